@@ -1,0 +1,32 @@
+# Every target sets up what it needs: Python >= 3.10 and make are enough.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+.PHONY: help test check format bench clean
+
+help:  ## this list
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+$(VENV)/.ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	touch $@
+
+test: $(VENV)/.ready  ## run the tests
+	$(BIN)/python -m pytest --numprocesses 2 --quiet
+
+check: $(VENV)/.ready  ## lint, format and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(VENV)/.ready  ## let ruff mend what it can
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(VENV)/.ready  ## measure the layer against its rivals; writes benchmarks/results/
+	$(BIN)/inline bench layer --out benchmarks/results
+
+clean:  ## take away what the targets made
+	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache

@@ -1,0 +1,20 @@
+"""Efficient attention (Shen et al., "Efficient Attention: Attention with Linear Complexities", WACV 2021)."""
+
+from torch import Tensor
+
+from ..ops.reference import efficient_weights
+from .mixer import Mixer
+
+
+class EfficientAttention(Mixer):
+    """out_i = softmax over channels of q_i, times (softmax over tokens of k)^T v."""
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+        """Two softmaxes, each along a cheap axis."""
+        if mask is not None:
+            k = k.masked_fill(~mask[:, None, :, None], float("-inf"))
+        return q.softmax(-1) @ (k.softmax(-2).mT @ v)
+
+    def weights(self, q: Tensor, k: Tensor, mask: Tensor | None) -> Tensor:
+        """Product of the two softmaxes."""
+        return efficient_weights(q, k, mask=mask)

@@ -1,0 +1,77 @@
+"""Focused linear attention (Han et al., "FLatten Transformer", ICCV 2023)."""
+
+import torch
+from torch import Tensor, nn
+from typing_extensions import Unpack
+
+from ..ops.linear import linear_attention
+from ..ops.reference import linear_weights
+from .local import LocalPart
+from .mixer import Mixer, MixerOptions
+
+FOCUS = 3
+"""p of the focused map."""
+
+
+class SharedConvolution(LocalPart):
+    """Five taps a side on the grid, one filter for each channel of a head, shared by all heads.
+
+    It has no bias: the output projection's does the same.
+    """
+
+    def __init__(
+        self,
+        num_heads: int,
+        head_dim: int,
+        grid_dims: int,
+        *,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        self.num_heads = num_heads
+        self.weight = nn.Parameter(torch.empty(head_dim, *(5,) * grid_dims, device=device, dtype=dtype))
+        bound = float(5**grid_dims) ** -0.5  # 1 / sqrt(fan-in), as convolutions start
+        nn.init.uniform_(self.weight, -bound, bound)
+
+    def kernels(self, x_mean: Tensor) -> Tensor:
+        """The same for every picture: (1, C, 5, 5)."""
+        return self.weight.repeat(self.num_heads, *(1 for _ in self.weight.shape[1:])).unsqueeze(0)
+
+
+class FocusedAttention(Mixer):
+    """Linear attention with phi(x) = |y| / |y^3| y^3, y = ReLU(x), plus a 5x5 depthwise convolution of the values.
+
+    The cube turns queries and keys towards their largest channels and keeps their length.
+
+    Args:
+        dim, num_heads: channels, and heads that divide them.
+        local: add the paper's local residual too.
+        options: as for every `Mixer`.
+    """
+
+    def __init__(self, dim: int, num_heads: int = 8, *, local: bool = False, **options: Unpack[MixerOptions]) -> None:
+        super().__init__(dim, num_heads, local=local, **options)
+        self.convolution = SharedConvolution(
+            num_heads, self.head_dim, self.grid_dims, device=options.get("device"), dtype=options.get("dtype")
+        )
+
+    def local_parts(self) -> list[LocalPart]:
+        """Its own convolution, and the local residual where asked for."""
+        return [self.convolution, *super().local_parts()]
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+        """Linear attention of the focused queries and keys."""
+        return linear_attention(focused_map(q), focused_map(k), v, mask=mask)
+
+    def weights(self, q: Tensor, k: Tensor, mask: Tensor | None) -> Tensor:
+        """Rows divided by their sum."""
+        return linear_weights(focused_map(q), focused_map(k), mask=mask)
+
+
+def focused_map(x: Tensor) -> Tensor:
+    """|y| / |y^p| y^p with y = ReLU(x) + 1e-6, lengths over all heads and channels: (B, heads, N, d) -> the same."""
+    y = torch.relu(x) + 1e-6
+    length = torch.linalg.vector_norm(y, dim=(1, 3), keepdim=True)
+    sharp = y**FOCUS
+    return sharp * (length / torch.linalg.vector_norm(sharp, dim=(1, 3), keepdim=True))

@@ -1,0 +1,41 @@
+"""A linear map for each group of channels: a 1x1 convolution with groups, on vectors."""
+
+from math import sqrt
+
+import torch
+from torch import Tensor, nn
+
+
+class GroupedLinear(nn.Module):
+    """(B, in_features) -> (B, out_features), each group of outputs seeing its own group of inputs.
+
+    `weight` is (groups, out_features / groups, in_features / groups); started like the convolution it stands for.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        groups: int,
+        *,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        size = (groups, out_features // groups, in_features // groups)
+        self.weight = nn.Parameter(torch.empty(size, device=device, dtype=dtype))
+        self.bias = nn.Parameter(torch.empty(out_features, device=device, dtype=dtype))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Uniform within 1 / sqrt(fan-in), as `nn.Conv1d` starts."""
+        bound = 1 / sqrt(self.weight.shape[2])
+        nn.init.uniform_(self.weight, -bound, bound)
+        nn.init.uniform_(self.bias, -bound, bound)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, in_features) -> (B, out_features)."""
+        groups, outputs, inputs = self.weight.shape
+        grouped = x.view(-1, groups, inputs).transpose(0, 1)
+        out = torch.baddbmm(self.bias.view(groups, 1, outputs), grouped, self.weight.mT)
+        return out.transpose(0, 1).reshape(-1, groups * outputs)

@@ -1,0 +1,29 @@
+"""Hydra attention (Bolya et al., "Hydra Attention: Efficient Attention with Many Heads", ECCV Workshops 2022)."""
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..ops.masking import zero_masked
+from ..ops.reference import hydra_weights
+from .mixer import Mixer
+
+
+class HydraAttention(Mixer):
+    """out_i = q_i * sum_j (k_j * v_j), elementwise, with q and k of unit length over all channels.
+
+    Every channel is a head; `num_heads` only groups the local residual, where there is one. The sum is not divided by the
+    number of tokens.
+    """
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+        """One global vector, gated by each query."""
+        return _unit(q) * (zero_masked(_unit(k), mask) * v).sum(2, keepdim=True)
+
+    def weights(self, q: Tensor, k: Tensor, mask: Tensor | None) -> Tensor:
+        """(B, C, M, N): a head for each channel."""
+        return hydra_weights(_unit(q), _unit(k), mask=mask)
+
+
+def _unit(x: Tensor) -> Tensor:
+    """(B, heads, N, d) with each token's vector over all heads and channels at length 1."""
+    return F.normalize(x.transpose(1, 2).flatten(2), dim=-1).unflatten(2, (x.shape[1], x.shape[3])).transpose(1, 2)

@@ -1,0 +1,135 @@
+"""InLineAttention: injective linear attention with the paper's local residual, in two forms of one function.
+
+The per-head form is the textbook one: project to queries, keys and values, split heads, attend. The folded form
+(`ops/folded.py`) never makes queries or keys and never splits the token axis by head; what is left on it is
+
+    with a local part     V = x W_v^T,  S = Cov(x, V),  x A + conv(V),  output projection      4 N C^2
+    without               G = Cov(x, x),  x (A W_o^T), since S = G W_v^T                       2 N C^2
+
+so with a local part attention costs what its own projections cost, and without it half of that.
+
+Shapes: x (B, N, C).
+"""
+
+from typing import Literal, get_args
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from typing_extensions import Unpack
+
+from ..ops.checks import Grid, check_name
+from ..ops.folded import fold_attention
+from ..ops.injective import injective_linear_attention
+from ..ops.kernels import Kernel, identity
+from ..ops.local import local_convolution
+from ..ops.masking import count_valid, zero_masked
+from ..ops.precision import autocast_is_on
+from ..ops.reference import injective_weights
+from .kernel import make_kernel
+from .mixer import Mixer, MixerOptions, behind_prefix
+
+Form = Literal["auto", "folded", "heads"]
+
+
+class InLineAttention(Mixer):
+    """Injective linear attention, (B, N, C) -> (B, N, C): equation 5 of the paper with the factor s/N of its models.
+
+    Args:
+        dim, num_heads: channels, and heads that divide them.
+        kernel: the feature map phi, a name from `KERNELS` or a function on (B, heads, N, d).
+        scale: s; head_dim ** -0.5 if None.
+        local: add the local residual; on by default.
+        form: "folded", "heads", or "auto", which takes the cheaper one by the rule of `folds`.
+        options: as for every `Mixer`.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        num_heads: int = 8,
+        *,
+        kernel: str | Kernel = "identity",
+        scale: float | None = None,
+        local: bool = True,
+        form: Form = "auto",
+        **options: Unpack[MixerOptions],
+    ) -> None:
+        super().__init__(dim, num_heads, local=local, **options)
+        check_name("form", form, get_args(Form))
+        if form == "folded" and (kernel not in ("identity", identity) or self.context_dim != dim):
+            raise ValueError(f"the folded form needs the identity kernel and no context_dim, got kernel={kernel!r}")
+        self.scale = float(self.head_dim) ** -0.5 if scale is None else scale
+        self.kernel = make_kernel(kernel, num_heads, self.head_dim, device=options.get("device"), dtype=options.get("dtype"))
+        self.form = form
+
+    def folds(self, x: Tensor) -> bool:
+        """Whether a forward pass over these tokens takes the folded form.
+
+        In multiply-adds, with d = C / heads, the per-head form costs 4 N C^2 + 2 N C d, and the folded form
+        4 N C^2 + 2 C^2 d with a local part, 2 N C^2 + 2 C^3 + 2 C^2 d without: with one it is cheaper from N = C on, and
+        without one hardly later. So "auto" folds from N = C on, which is where `inline bench layer` measures the crossing.
+
+        Two exceptions. An exported graph has to serve every N: it is folded. In half precision on an accelerator, where an
+        fp32 product is many times slower than a half-precision one, S is the dearer sum: it is not (not measured).
+        """
+        if self.form == "heads" or not self._can_fold():
+            return False
+        if self.form == "folded" or torch.compiler.is_exporting():
+            return True
+        half = x.dtype in (torch.float16, torch.bfloat16) or autocast_is_on(x.device)
+        return x.shape[1] >= self.dim and (x.is_cpu or not half)
+
+    def _can_fold(self) -> bool:
+        """Folding multiplies weights, so projections must be plain ones; dropping keys needs keys."""
+        plain = all(type(module) is nn.Linear for module in (self.q, self.kv, self.proj))
+        return self.kernel is identity and plain and not (self.training and self.attn_drop > 0)
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+        """v_bar + s phi(q)^T Cov(phi(k), v)."""
+        return injective_linear_attention(q, k, v, kernel=self.kernel, scale=self.scale, mask=mask)
+
+    def weights(self, q: Tensor, k: Tensor, mask: Tensor | None) -> Tensor:
+        """Equation 5."""
+        return injective_weights(self.kernel(q), self.kernel(k), scale=self.scale, mask=mask)
+
+    def forward(
+        self,
+        x: Tensor,
+        grid: Grid | None = None,
+        *,
+        num_prefix_tokens: int = 0,
+        mask: Tensor | None = None,
+        context: Tensor | None = None,
+    ) -> Tensor:
+        """Mix tokens: see `Mixer.forward`."""
+        self._check(x, grid, num_prefix_tokens, mask, context)
+        if context is not None or not self.folds(x):
+            return super().forward(x, grid, num_prefix_tokens=num_prefix_tokens, mask=mask, context=context)
+        return self._forward_folded(x, grid, num_prefix_tokens, mask)
+
+    def _forward_folded(self, x: Tensor, grid: Grid | None, num_prefix_tokens: int, mask: Tensor | None) -> Tensor:
+        """y = (x A + c + conv(V)) W_o^T + b_o."""
+        tokens = zero_masked(x, mask)
+        x_mean = self._mean(x, mask)
+        count = x.shape[1] if mask is None else count_valid(x_mean, mask).clamp(min=1)
+        w_k, w_v = self.kv.weight.chunk(2)
+        b_v = None if self.kv.bias is None else self.kv.bias[self.dim :]
+        v = None if self.local is None else zero_masked(F.linear(tokens, w_v, b_v), mask)
+        a, c = fold_attention(
+            tokens, x_mean, count, v,
+            w_q=self.q.weight, b_q=self.q.bias, w_k=w_k, w_v=w_v, b_v=b_v,
+            num_heads=self.num_heads, scale=self.scale,
+        )  # fmt: skip
+        w_o = self.proj.weight
+        c = F.linear(c.to(w_o.dtype), w_o, self.proj.bias).unsqueeze(1)
+        if self.local is None or v is None or grid is None:
+            a = F.linear(a.to(w_o.dtype), w_o)
+            out = torch.baddbmm(c, x, a)
+        else:
+            kernels = self.local.kernels(x_mean.to(x.dtype)).to(v.dtype)
+            convolved = behind_prefix(local_convolution(v[:, num_prefix_tokens:], kernels, grid), num_prefix_tokens)
+            out = torch.baddbmm(convolved, x.to(v.dtype), a.to(v.dtype))
+            out = torch.baddbmm(c, out, w_o.mT.expand(x.shape[0], -1, -1))
+        projected: Tensor = self.proj_drop(out)
+        return projected

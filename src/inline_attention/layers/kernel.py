@@ -1,0 +1,38 @@
+"""Feature maps for layers: the functions of `ops.kernels`, and the one that has parameters."""
+
+import torch
+from torch import Tensor, nn
+
+from ..ops.checks import check_name
+from ..ops.kernels import KERNELS, Kernel, relu_affine, resolve_kernel
+
+
+class ReluAffine(nn.Module):
+    """phi(x) = ReLU(A x + b), one map for each head, shared by queries and keys; starts as ReLU (A = I, b = 0)."""
+
+    def __init__(
+        self, num_heads: int, head_dim: int, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None
+    ) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.eye(head_dim, device=device, dtype=dtype).repeat(num_heads, 1, 1))
+        self.bias = nn.Parameter(torch.zeros(num_heads, head_dim, device=device, dtype=dtype))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, heads, N, d) -> (B, heads, N, d), in x's precision."""
+        return relu_affine(x, self.weight.to(x.dtype), self.bias.to(x.dtype))
+
+
+def make_kernel(
+    kernel: str | Kernel,
+    num_heads: int,
+    head_dim: int,
+    *,
+    device: torch.device | str | None = None,
+    dtype: torch.dtype | None = None,
+) -> Kernel:
+    """The feature map a name stands for, with parameters where it has some; a callable stands for itself."""
+    if isinstance(kernel, str):
+        check_name("kernel", kernel, KERNELS)
+    if kernel == "relu_affine":
+        return ReluAffine(num_heads, head_dim, device=device, dtype=dtype)
+    return resolve_kernel(kernel)

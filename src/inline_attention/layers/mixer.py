@@ -1,0 +1,252 @@
+"""What all mixers have in common: projections, heads, masks, prefix tokens, local parts. A subclass adds the formula.
+
+Shapes
+    x        (B, M, C)          tokens, prefix tokens first, then the grid in row-major order
+    context  (B, N, C_context)  where keys and values come from; x itself if absent, and then N = M
+    mask     (B, N)             over the keys, True where valid
+    q, k, v  (B, heads, M or N, d), d = C / heads
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import ClassVar, NamedTuple, TypedDict
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..ops.checks import Grid, check_grid, check_heads, check_mask, check_tokens
+from ..ops.local import local_convolution
+from ..ops.masking import count_valid, zero_masked
+from ..ops.precision import wide, without_autocast
+from ..ops.reference import local_weights
+from .local import LocalPart, LocalResidual
+
+
+class AttentionRows(NamedTuple):
+    """Dense weights of chosen queries: out[b, i, c] = sum_n (mixed[b, head of c, i, n] + local[b, c, i, n]) v[b, n, c]."""
+
+    mixed: Tensor
+    """(B, heads, queries, N): the mixer's own weights, global over all tokens. Hydra has a head for each channel."""
+    local: Tensor | None
+    """(B, C, queries, N): what convolutions of the values add; None where there are none."""
+
+
+class MixerOptions(TypedDict, total=False):
+    """Keyword arguments that every mixer hands on to `Mixer`, which says what they mean."""
+
+    qkv_bias: bool
+    proj_bias: bool
+    attn_drop: float
+    proj_drop: float
+    local_size: int | tuple[int, ...]
+    grid_dims: int
+    context_dim: int | None
+    device: torch.device | str | None
+    dtype: torch.dtype | None
+
+
+class Mixer(nn.Module, ABC):
+    """Multi-head token mixing, (B, N, C) -> (B, N, C), on a grid.
+
+    A subclass gives the formula twice: `attend`, fast, and `weights`, dense. Everything else is here.
+
+    Args:
+        dim: C, channels in and out.
+        num_heads: heads, which must divide `dim`.
+        qkv_bias: give the query, key and value projections a bias.
+        proj_bias: give the output projection a bias.
+        attn_drop: while training, the share of keys that each picture's queries cannot see. Weights of linear mixers are
+            never formed, so whole keys are dropped and not single weights; `softmax` drops single weights, as usual.
+        proj_drop: dropout after the output projection.
+        local: add the input-dependent convolution of the values (`LocalResidual`).
+        local_size: the size of its kernels, one number or one for each side.
+        grid_dims: how many sides the grid has: 1, 2 or 3.
+        context_dim: channels of `context` in cross-attention; `dim` if None.
+    """
+
+    half_precision: ClassVar[bool] = False
+    """Whether `attend` takes half-precision tensors as they are. If not, it gets them in fp32, out of autocast."""
+    drops_weights: ClassVar[bool] = False
+    """Whether `attend` itself drops attention weights. If not, dropped keys are masked."""
+    depthwise_mlp: ClassVar[bool] = False
+    """Whether the block's MLP is to have a depthwise convolution in it."""
+
+    def __init__(
+        self,
+        dim: int,
+        num_heads: int = 8,
+        *,
+        qkv_bias: bool = True,
+        proj_bias: bool = True,
+        attn_drop: float = 0.0,
+        proj_drop: float = 0.0,
+        local: bool = False,
+        local_size: int | tuple[int, ...] = 3,
+        grid_dims: int = 2,
+        context_dim: int | None = None,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        check_heads(dim, num_heads)
+        if not 0 <= attn_drop < 1:
+            raise ValueError(f"attn_drop must be in [0, 1), got {attn_drop}")
+        self.dim = dim
+        self.num_heads = num_heads
+        self.head_dim = dim // num_heads
+        self.grid_dims = grid_dims
+        self.context_dim = dim if context_dim is None else context_dim
+        self.attn_drop = attn_drop
+        self.q = nn.Linear(dim, dim, bias=qkv_bias, device=device, dtype=dtype)
+        self.kv = nn.Linear(self.context_dim, 2 * dim, bias=qkv_bias, device=device, dtype=dtype)
+        self.local = LocalResidual(dim, num_heads, local_size, grid_dims, device=device, dtype=dtype) if local else None
+        self.proj = nn.Linear(dim, dim, bias=proj_bias, device=device, dtype=dtype)
+        self.proj_drop = nn.Dropout(proj_drop)
+
+    @abstractmethod
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+        """The formula: (B, heads, M, d) from q (B, heads, M, d) and k, v (B, heads, N, d)."""
+
+    @abstractmethod
+    def weights(self, q: Tensor, k: Tensor, mask: Tensor | None) -> Tensor:
+        """The same formula as dense weights: (B, heads, M, N)."""
+
+    def local_parts(self) -> list[LocalPart]:
+        """The convolutions of the values that this mixer adds."""
+        return [] if self.local is None else [self.local]
+
+    def forward(
+        self,
+        x: Tensor,
+        grid: Grid | None = None,
+        *,
+        num_prefix_tokens: int = 0,
+        mask: Tensor | None = None,
+        context: Tensor | None = None,
+    ) -> Tensor:
+        """Mix tokens.
+
+        Args:
+            x: (B, M, C): prefix tokens (class, registers), then the grid, row-major.
+            grid: (L,), (H, W) or (D, H, W). A mixer without local parts, or one that reads a context, can do without.
+            num_prefix_tokens: how many tokens come before the grid. They attend and are attended to like all others,
+                but are no one's neighbours.
+            mask: (B, N) over the keys, True where valid. Masked tokens have no influence on the others; their own rows
+                of the result mean nothing.
+            context: (B, N, context_dim): take keys and values from it instead of x. Local parts are then off.
+
+        Returns:
+            (B, M, C).
+        """
+        self._check(x, grid, num_prefix_tokens, mask, context)
+        q, k, v = self._project(x, mask, context)
+        if self.half_precision:
+            out = self.attend(self._split(q), self._split(k), self._split(v), self._drop_keys(k, mask))
+        else:
+            with without_autocast(x.device):
+                heads = [self._split(wide(tokens)) for tokens in (q, k, v)]
+                out = self.attend(heads[0], heads[1], heads[2], self._drop_keys(k, mask)).to(v.dtype)
+        out = out.transpose(1, 2).reshape(x.shape)
+        if grid is not None and context is None:
+            out = self._add_local(out, x, v, grid, num_prefix_tokens, mask)
+        return self._project_out(out)
+
+    def attention_rows(
+        self,
+        x: Tensor,
+        grid: Grid | None,
+        queries: Sequence[int] | Tensor,
+        *,
+        num_prefix_tokens: int = 0,
+        mask: Tensor | None = None,
+        context: Tensor | None = None,
+    ) -> AttentionRows:
+        """The dense weights of chosen queries, exactly as `forward` uses them when nothing is dropped.
+
+        Args:
+            queries: places on the token axis of x, prefix tokens counted: the class token is 0.
+
+        The other arguments are those of `forward`. Memory is linear in the number of queries.
+        """
+        self._check(x, grid, num_prefix_tokens, mask, context)
+        chosen = torch.as_tensor(queries, dtype=torch.long, device=x.device)
+        if chosen.ndim != 1 or chosen.numel() == 0:
+            raise ValueError(f"queries must be a list of token indices, got {queries!r}")
+        if int(chosen.min()) < 0 or int(chosen.max()) >= x.shape[1]:
+            raise ValueError(f"queries {chosen.tolist()} are not all within the {x.shape[1]} tokens of x")
+        q, k, v = self._project(x, mask, context)
+        with without_autocast(x.device):
+            mixed = self.weights(self._split(wide(q[:, chosen])), self._split(wide(k)), mask)
+        if grid is None or context is not None or not self.local_parts():
+            return AttentionRows(mixed, None)
+        local = v.new_zeros(v.shape[0], self.dim, len(chosen), v.shape[1])
+        for part in self.local_parts():
+            part_grid, skip = part.grid_of(grid, num_prefix_tokens)
+            kernels = part.kernels(self._mean(x, mask).to(x.dtype)).expand(v.shape[0], *(-1 for _ in range(1 + len(part_grid))))
+            on_grid = chosen >= skip
+            local[:, :, on_grid, skip:] += local_weights(kernels, part_grid, chosen[on_grid] - skip)
+        if mask is not None:
+            local = local.masked_fill(~mask[:, None, None, :], 0)
+        return AttentionRows(mixed, local)
+
+    def _project(self, x: Tensor, mask: Tensor | None, context: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+        """q (B, M, C), k and v (B, N, C); masked keys and values are zero."""
+        k, v = self.kv(x if context is None else context).chunk(2, dim=-1)
+        return self.q(x), zero_masked(k, mask), zero_masked(v, mask)
+
+    def _split(self, tokens: Tensor) -> Tensor:
+        """(B, N, C) -> (B, heads, N, d), a view."""
+        return tokens.unflatten(2, (self.num_heads, self.head_dim)).transpose(1, 2)
+
+    def _drop_keys(self, k: Tensor, mask: Tensor | None) -> Tensor | None:
+        """The mask with a share of the keys taken away, while training."""
+        if not self.training or self.attn_drop == 0 or self.drops_weights:
+            return mask
+        kept = torch.rand(k.shape[:2], device=k.device) >= self.attn_drop
+        return kept if mask is None else kept & mask
+
+    def _mean(self, x: Tensor, mask: Tensor | None) -> Tensor:
+        """x_bar: (B, C), over the valid tokens, in fp32 or better."""
+        dtype = torch.promote_types(x.dtype, torch.float32)
+        if mask is None:
+            return x.mean(1, dtype=dtype)
+        total = zero_masked(x, mask).sum(1, dtype=dtype)
+        return total / count_valid(total, mask).clamp(min=1).unsqueeze(1)
+
+    def _add_local(self, out: Tensor, x: Tensor, v: Tensor, grid: Grid, num_prefix_tokens: int, mask: Tensor | None) -> Tensor:
+        """`out` plus what the local parts make of the values."""
+        for part in self.local_parts():
+            part_grid, skip = part.grid_of(grid, num_prefix_tokens)
+            kernels = part.kernels(self._mean(x, mask).to(x.dtype)).to(v.dtype)
+            out = out + behind_prefix(local_convolution(v[:, skip:], kernels, part_grid), skip)
+        return out
+
+    def _project_out(self, out: Tensor) -> Tensor:
+        projected: Tensor = self.proj_drop(self.proj(out))
+        return projected
+
+    def _check(self, x: Tensor, grid: Grid | None, num_prefix_tokens: int, mask: Tensor | None, context: Tensor | None) -> None:
+        check_tokens("x", x, self.dim)
+        if context is None and self.context_dim != self.dim:
+            raise ValueError(f"this layer reads a context of {self.context_dim} channels: pass context=")
+        if context is not None:
+            check_tokens("context", context, self.context_dim)
+            if context.shape[0] != x.shape[0]:
+                raise ValueError(f"x has a batch of {x.shape[0]}, context of {context.shape[0]}")
+        check_mask(mask, x.shape[0], (x if context is None else context).shape[1])
+        if grid is not None:
+            check_grid(grid, x.shape[1], num_prefix_tokens)
+            if len(grid) != self.grid_dims:
+                raise ValueError(f"grid {tuple(grid)} has {len(grid)} sides, the layer has grid_dims={self.grid_dims}")
+        elif context is None and self.local_parts():
+            raise ValueError(f"this layer has a local part: pass the grid, such as (H, W), that its {x.shape[1]} tokens lie on")
+
+    def extra_repr(self) -> str:
+        """What `print(model)` shows."""
+        return f"dim={self.dim}, num_heads={self.num_heads}"
+
+
+def behind_prefix(tokens: Tensor, num_prefix_tokens: int) -> Tensor:
+    """Tokens of the grid with zeros for the prefix before them: (B, prefix + N, C)."""
+    return F.pad(tokens, (0, 0, num_prefix_tokens, 0)) if num_prefix_tokens else tokens

@@ -1,0 +1,67 @@
+"""What a caller may get wrong, said in one sentence with the values in it."""
+
+from collections.abc import Collection
+from math import prod
+
+from torch import Tensor
+
+Grid = tuple[int, ...]
+"""(L,), (H, W) or (D, H, W): always passed, never guessed from a token count."""
+
+
+def check_name(kind: str, name: str, known: Collection[str]) -> None:
+    """Raise unless `name` is one of the known names of this kind of thing."""
+    if name not in known:
+        raise ValueError(f"unknown {kind} {name!r}; known: {', '.join(known)}")
+
+
+def check_heads(dim: int, num_heads: int) -> None:
+    """Raise unless `num_heads` heads share `dim` channels evenly."""
+    if num_heads < 1 or dim < 1 or dim % num_heads:
+        raise ValueError(f"dim={dim} cannot be divided into num_heads={num_heads} heads of equal size")
+
+
+def check_head_split(q: Tensor, k: Tensor, v: Tensor) -> None:
+    """Raise unless q is (B, heads, M, d), k (B, heads, N, d) and v (B, heads, N, e), with M and N at least 1."""
+    for name, tensor in (("q", q), ("k", k), ("v", v)):
+        if tensor.ndim != 4:
+            raise ValueError(f"{name} must be (batch, heads, tokens, head_dim), got {tuple(tensor.shape)}")
+        if tensor.shape[2] == 0:
+            raise ValueError(f"{name} has no tokens: {tuple(tensor.shape)}")
+    if q.shape[:2] != k.shape[:2] or q.shape[3] != k.shape[3]:
+        raise ValueError(f"q {tuple(q.shape)} and k {tuple(k.shape)} must agree in batch, heads and head_dim")
+    if k.shape[:3] != v.shape[:3]:
+        raise ValueError(f"k {tuple(k.shape)} and v {tuple(v.shape)} must agree in batch, heads and tokens")
+
+
+def check_tokens(name: str, x: Tensor, dim: int) -> None:
+    """Raise unless x is (B, N, dim) with at least one token."""
+    if x.ndim != 3:
+        raise ValueError(f"{name} must be (batch, tokens, channels), got {tuple(x.shape)}")
+    if x.shape[1] == 0:
+        raise ValueError(f"{name} has no tokens: {tuple(x.shape)}")
+    if x.shape[2] != dim:
+        raise ValueError(f"{name} has {x.shape[2]} channels, the layer was built for {dim}")
+
+
+def check_mask(mask: Tensor | None, batch: int, tokens: int) -> None:
+    """Raise unless the mask is absent or boolean and (B, N)."""
+    if mask is None:
+        return
+    if str(mask.dtype) != "torch.bool":
+        raise ValueError(f"mask must be boolean, True where a token is valid, got {mask.dtype}")
+    if mask.shape != (batch, tokens):
+        raise ValueError(f"mask must be (batch, tokens) = ({batch}, {tokens}) over the keys, got {tuple(mask.shape)}")
+
+
+def check_grid(grid: Grid, tokens: int, num_prefix_tokens: int = 0) -> None:
+    """Raise unless prefix tokens and grid account for every token."""
+    if not 1 <= len(grid) <= 3:
+        raise ValueError(f"grid must have 1, 2 or 3 sides, got {tuple(grid)}")
+    if num_prefix_tokens < 0:
+        raise ValueError(f"num_prefix_tokens must not be negative, got {num_prefix_tokens}")
+    if num_prefix_tokens + prod(grid) != tokens:
+        raise ValueError(
+            f"grid {tuple(grid)} has {prod(grid)} tokens, and with num_prefix_tokens={num_prefix_tokens} "
+            f"that is not the {tokens} of the sequence"
+        )

@@ -1,0 +1,70 @@
+"""Injective attention with heads folded into one C x C matrix: no query, no key, nothing split by head on the token axis.
+
+With the identity kernel the read-out of `injective.py` is linear in x, so the projections can be multiplied into it. For a
+picture x (N, C) with values V = x W_v^T + b_v, their means x_bar and v_bar, and s the scale,
+
+    S   = (1/N) x^T V - x_bar v_bar^T      (C, C)   the covariance of input and values
+    M_h = s W_k,h S[:, h]                  (d, d)   for each head h, S[:, h] the columns of that head
+    A_h = W_q,h^T M_h                      (C, d)   stacked over heads: A (C, C)
+    c_h = b_q,h^T M_h + v_bar_h            (d,)     stacked over heads: c (C,)
+    out = x A + c                          (N, C)   before the output projection
+
+docs/math.md derives it. The key's bias adds a constant to every key and so leaves a covariance unchanged: it is not needed.
+Where no one needs V itself, S = Cov(x, x) W_v^T spares its making.
+
+Shapes: x (B, N, C); W (C, C) as in `nn.Linear`, head h its rows h * d to h * d + d - 1; A (B, C, C), c (B, C).
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from .precision import wide, without_autocast
+
+
+def fold_attention(
+    x: Tensor,
+    x_mean: Tensor,
+    count: Tensor | int,
+    v: Tensor | None,
+    *,
+    w_q: Tensor,
+    b_q: Tensor | None,
+    w_k: Tensor,
+    w_v: Tensor,
+    b_v: Tensor | None,
+    num_heads: int,
+    scale: float,
+) -> tuple[Tensor, Tensor]:
+    """A (B, C, C) and c (B, C), in fp32 or better, such that x A + c is injective attention of x.
+
+    Args:
+        x: the layer's input, (B, N, C), zero where masked.
+        x_mean: its mean over valid tokens, (B, C).
+        count: how many tokens are valid: N, or (B,).
+        v: the values, (B, N, C), zero where masked; None if they are not needed otherwise.
+        w_q, b_q, w_k, w_v, b_v: the projections to queries, keys and values.
+    """
+    with without_autocast(x.device):
+        v_mean = F.linear(wide(x_mean), wide(w_v), None if b_v is None else wide(b_v))
+        if v is None:
+            cov = _covariance(wide(x), wide(x), wide(x_mean), wide(x_mean), count) @ wide(w_v).mT
+        else:
+            cov = _covariance(wide(x), wide(v), wide(x_mean), v_mean, count)
+        batch, width, channels = cov.shape
+        w_q, w_k = wide(w_q).unflatten(0, (num_heads, -1)), wide(w_k).unflatten(0, (num_heads, -1))  # (h, d, C)
+        by_head = cov.view(batch, width, num_heads, -1).permute(2, 1, 0, 3).reshape(num_heads, width, -1)  # (h, C, B d)
+        m = torch.bmm(scale * w_k, by_head)  # (h, d, B d)
+        a = torch.bmm(w_q.mT, m).view(num_heads, width, batch, -1).permute(2, 1, 0, 3).reshape(batch, width, channels)
+        if b_q is None:
+            return a, v_mean
+        shift = torch.bmm(wide(b_q).view(num_heads, 1, -1), m)  # (h, 1, B d)
+        return a, v_mean + shift.view(num_heads, batch, -1).transpose(0, 1).reshape(batch, channels)
+
+
+def _covariance(x: Tensor, y: Tensor, x_mean: Tensor, y_mean: Tensor, count: Tensor | int) -> Tensor:
+    """(1/N) sum_n x_n y_n^T - x_bar y_bar^T: (B, C, D) for x (B, N, C), y (B, N, D)."""
+    outer = x_mean.unsqueeze(2) * y_mean.unsqueeze(1)
+    if isinstance(count, Tensor):
+        return x.mT @ y / count[:, None, None] - outer
+    return torch.baddbmm(outer, x.mT, y, beta=-1, alpha=1 / count)

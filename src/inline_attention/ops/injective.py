@@ -1,0 +1,135 @@
+"""Injective linear attention as a covariance, and the small additive state that it needs from the keys.
+
+With k_bar and v_bar the means of phi(k) and v over the N valid tokens,
+
+    Cov   = (1/N) sum_j phi(k_j) v_j^T - k_bar v_bar^T          (d, e)
+    out_i = v_bar + s phi(q_i)^T Cov
+
+is the same function as the dense rows of `reference.injective_weights` times v: docs/math.md derives it.
+
+Shapes: q (B, heads, M, d), k (B, heads, N, d), v (B, heads, N, e), mask (B, N), True where a key is valid.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch import distributed as dist
+
+from .checks import check_head_split, check_mask
+from .kernels import Kernel, resolve_kernel
+from .masking import count_valid, zero_masked
+from .precision import wide, without_autocast
+
+
+def injective_linear_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    kernel: str | Kernel = "identity",
+    scale: float | None = None,
+    mask: Tensor | None = None,
+) -> Tensor:
+    """Injective linear attention, called like `torch.nn.functional.scaled_dot_product_attention`.
+
+    Computes `reference.injective_weights(phi(q), phi(k)) @ v` in time and memory linear in the number of tokens.
+
+    Args:
+        q: (B, heads, M, d). May come from another sequence than k and v.
+        k: (B, heads, N, d).
+        v: (B, heads, N, e).
+        kernel: phi, a name from `KERNELS` or any function that keeps the first three sizes of (B, heads, N, d).
+        scale: s; d ** -0.5 if None, with d the size of q's heads.
+        mask: (B, N), True where a key is valid. A picture with no valid key gets zeros.
+
+    Returns:
+        (B, heads, M, e) in q's dtype; inside, sums are in fp32 or better.
+    """
+    check_head_split(q, k, v)
+    check_mask(mask, k.shape[0], k.shape[2])
+    phi = resolve_kernel(kernel)
+    scale = float(q.shape[-1]) ** -0.5 if scale is None else scale
+    with without_autocast(q.device):
+        state = InjectiveState.from_tokens(phi(wide(k)), v, mask)
+        return state.attend(phi(wide(q)), scale=scale).to(q.dtype)
+
+
+@dataclass(frozen=True)
+class InjectiveState:
+    """All that queries need from the keys: four sums over tokens, in fp32 or better.
+
+    States add. Tokens may be split in any way, over chunks of a stream, tiles of a picture or devices, and the sum of
+    the parts' states is the state of the whole:
+
+        state = sum(InjectiveState.from_tokens(k, v) for k, v in chunks)
+        out = state.attend(q)
+
+    Keys and queries are given after the feature map, if there is one: phi(k), phi(q).
+    """
+
+    count: Tensor
+    """N, valid tokens: (B,)."""
+    key_sum: Tensor
+    """sum_j phi(k_j): (B, heads, d)."""
+    value_sum: Tensor
+    """sum_j v_j: (B, heads, e)."""
+    outer_sum: Tensor
+    """sum_j phi(k_j) v_j^T: (B, heads, d, e)."""
+
+    @classmethod
+    def from_tokens(cls, k: Tensor, v: Tensor, mask: Tensor | None = None) -> InjectiveState:
+        """The state of these tokens: k (B, heads, N, d), v (B, heads, N, e), mask (B, N), True where valid."""
+        check_head_split(k, k, v)
+        check_mask(mask, k.shape[0], k.shape[2])
+        k, v = zero_masked(wide(k), mask), zero_masked(wide(v), mask)
+        with without_autocast(k.device):
+            return cls(count_valid(k, mask), k.sum(2), v.sum(2), k.mT @ v)
+
+    def __add__(self, other: InjectiveState) -> InjectiveState:
+        """The state of both sets of tokens together."""
+        if not isinstance(other, InjectiveState):
+            return NotImplemented
+        if self.outer_sum.shape != other.outer_sum.shape:
+            raise ValueError(
+                f"states of shapes {tuple(self.outer_sum.shape)} and {tuple(other.outer_sum.shape)} cannot be added; "
+                "they are (batch, heads, key head_dim, value head_dim)"
+            )
+        return InjectiveState(
+            self.count + other.count,
+            self.key_sum + other.key_sum,
+            self.value_sum + other.value_sum,
+            self.outer_sum + other.outer_sum,
+        )
+
+    def __radd__(self, other: object) -> InjectiveState:
+        """0 + state, so that `sum(states)` works."""
+        return self if other == 0 else NotImplemented
+
+    def attend(self, q: Tensor, *, scale: float | None = None) -> Tensor:
+        """What queries (B, heads, M, d) read: v_bar + s phi(q)^T Cov, (B, heads, M, e), in q's dtype."""
+        if q.ndim != 4 or q.shape[:2] != self.key_sum.shape[:2] or q.shape[3] != self.key_sum.shape[2]:
+            raise ValueError(
+                f"q {tuple(q.shape)} does not fit a state of (batch, heads, head_dim) = {tuple(self.key_sum.shape)}; "
+                "it must be (batch, heads, tokens, head_dim)"
+            )
+        scale = float(q.shape[-1]) ** -0.5 if scale is None else scale
+        count = self.count.clamp(min=1)[:, None, None]
+        key_mean, value_mean = self.key_sum / count, self.value_sum / count
+        with without_autocast(q.device):
+            covariance = self.outer_sum / count.unsqueeze(-1) - key_mean.unsqueeze(-1) * value_mean.unsqueeze(-2)
+            out = value_mean.unsqueeze(-2) + q.to(covariance.dtype) @ (scale * covariance)
+        return out.to(q.dtype)
+
+    def all_reduce(self, group: dist.ProcessGroup | None = None) -> InjectiveState:
+        """The sum of the states of all processes of a group, in one small message. Gradients flow back to all of them."""
+        if not (dist.is_available() and dist.is_initialized()):
+            raise RuntimeError("all_reduce needs a process group: call torch.distributed.init_process_group first")
+        from torch.distributed.nn.functional import all_reduce  # imports much; few need it
+
+        parts = [self.count, self.key_sum, self.value_sum, self.outer_sum]
+        message = torch.cat([part.flatten() for part in parts])
+        summed = all_reduce(message, group=group if group is not None else dist.group.WORLD)
+        return InjectiveState(*(s.view_as(p) for s, p in zip(summed.split([p.numel() for p in parts]), parts, strict=True)))

@@ -1,0 +1,66 @@
+"""The feature maps phi of linear attention, as the paper names them.
+
+Shapes: x is (B, heads, N, d); every map keeps it.
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from .checks import check_name
+
+Kernel = Callable[[Tensor], Tensor]
+
+
+def identity(x: Tensor) -> Tensor:
+    """phi(x) = x: the paper's default, and its best. Only injective attention is stable with it."""
+    return x
+
+
+def relu(x: Tensor) -> Tensor:
+    """phi(x) = max(x, 0). Not injective: what is negative is forgotten."""
+    return torch.relu(x)
+
+
+def relu_affine(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """phi(x) = max(A x + b, 0) with one learned map per head, shared by queries and keys.
+
+    Args:
+        x: (B, heads, N, d).
+        weight: A, (heads, d, d): row i of A makes coordinate i.
+        bias: b, (heads, d).
+    """
+    return torch.relu(x @ weight.mT + bias.unsqueeze(1))
+
+
+def leaky_relu(x: Tensor) -> Tensor:
+    """phi(x) = x where positive, 0.01 x elsewhere."""
+    return torch.nn.functional.leaky_relu(x, 0.01)
+
+
+def exp(x: Tensor) -> Tensor:
+    """phi(x) = exp(0.2 x)."""
+    return torch.exp(0.2 * x)
+
+
+KERNELS: dict[str, Callable[..., Tensor]] = {
+    "identity": identity,
+    "relu": relu,
+    "relu_affine": relu_affine,
+    "leaky_relu": leaky_relu,
+    "exp": exp,
+}
+
+
+def resolve_kernel(kernel: str | Kernel) -> Kernel:
+    """The function that a name stands for; a callable stands for itself."""
+    if not isinstance(kernel, str):
+        return kernel
+    check_name("kernel", kernel, KERNELS)
+    if kernel == "relu_affine":
+        raise ValueError(
+            "kernel 'relu_affine' has learned parameters: pass functools.partial(relu_affine, weight=..., bias=...), "
+            "or use a layer, which owns them"
+        )
+    return KERNELS[kernel]

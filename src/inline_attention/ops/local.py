@@ -1,0 +1,80 @@
+"""Depthwise convolution of tokens on their grid, with kernels that may differ from picture to picture.
+
+Two forms of one function. `grouped_convolution` hands the whole batch to one grouped convolution in channels-last layout,
+which is the fastest form in eager mode. Its group count is B * C, which an exported graph with a dynamic batch cannot
+express; `shifted_convolution` is a sum of shifted products that exports everywhere and that a compiler fuses into one loop.
+
+Shapes: v (B, N, C) with N = prod(grid); kernels (B, C, *kernel_size), or (1, C, *kernel_size) when shared by the batch.
+The convolution is a cross-correlation with zero padding that keeps the grid (an even kernel reaches one
+place further behind than before, as torch's `padding="same"` has it).
+"""
+
+from itertools import product
+from math import prod
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from .checks import Grid, check_grid
+
+
+def local_convolution(v: Tensor, kernels: Tensor, grid: Grid) -> Tensor:
+    """out[b, i, c] = sum over taps t of kernels[b, c, t] v[b, i + t - centre, c]: (B, N, C).
+
+    Chooses the form by where it runs: shifted when a graph is traced (`torch.compile`, `torch.export`) and in half precision
+    off the CPU, where grouped convolutions are reported to be slow (not measured); grouped otherwise.
+    """
+    check_grid(grid, v.shape[1])
+    if kernels.ndim != 2 + len(grid) or kernels.shape[0] not in (1, v.shape[0]) or kernels.shape[1] != v.shape[2]:
+        raise ValueError(
+            f"kernels {tuple(kernels.shape)} do not fit tokens {tuple(v.shape)} on grid {tuple(grid)}; "
+            f"they must be (batch or 1, channels, one size for each of {len(grid)} sides)"
+        )
+    half = v.dtype in (torch.float16, torch.bfloat16)
+    if torch.compiler.is_compiling() or (half and not v.is_cpu):
+        return shifted_convolution(v, kernels, grid)
+    return grouped_convolution(v, kernels, grid)
+
+
+def grouped_convolution(v: Tensor, kernels: Tensor, grid: Grid) -> Tensor:
+    """One convolution for the whole batch. The result may be a strided view: batch and tokens change places in memory."""
+    batch, tokens, channels = v.shape
+    if len(grid) == 1:  # there is no channels-last layout for one side: take it as a picture one pixel high
+        grid, kernels = (1, *grid), kernels.unsqueeze(2)
+    if kernels.shape[0] == 1:
+        picture = v.reshape(batch, *grid, channels).movedim(-1, 1)
+        out = _depthwise(picture, kernels.transpose(0, 1))
+        return out.movedim(1, -1).reshape(batch, tokens, channels)
+    picture = v.transpose(0, 1).reshape(1, *grid, batch * channels).movedim(-1, 1)
+    out = _depthwise(picture, kernels.flatten(0, 1).unsqueeze(1))
+    return out.movedim(1, -1).reshape(tokens, batch, channels).transpose(0, 1)
+
+
+def _depthwise(picture: Tensor, kernels: Tensor) -> Tensor:
+    """torch's own depthwise convolution, of pictures (B, C, *grid) with kernels (C, 1, *kernel_size), keeping the grid."""
+    kernel_size = kernels.shape[2:]
+    convolution = F.conv2d if len(kernel_size) == 2 else F.conv3d
+    padding = [size // 2 for size in kernel_size]
+    if any(size % 2 == 0 for size in kernel_size):
+        picture, padding = F.pad(picture, _padding(kernel_size)), [0] * len(kernel_size)
+    return convolution(picture, kernels, padding=padding, groups=picture.shape[1])
+
+
+def _padding(kernel_size: tuple[int, ...]) -> list[int]:
+    """Zeros before and after each side, last side first, as `F.pad` takes them."""
+    return [zeros for size in reversed(kernel_size) for zeros in ((size - 1) // 2, size // 2)]
+
+
+def shifted_convolution(v: Tensor, kernels: Tensor, grid: Grid) -> Tensor:
+    """One multiply-add a tap on a zero-padded map."""
+    kernel_size = kernels.shape[2:]
+    picture = F.pad(v.unflatten(1, grid), (0, 0, *_padding(kernel_size)))
+    taps = kernels.flatten(2).mT.unflatten(1, (-1, *(1,) * len(grid)))  # (B or 1, taps, 1 for each side, C)
+    out = torch.zeros_like(v).unflatten(1, grid)
+    for number, tap in enumerate(product(*map(range, kernel_size))):
+        window = picture
+        for axis, (start, length) in enumerate(zip(tap, grid, strict=True), start=1):
+            window = window.narrow(axis, start, length)
+        out = out + window * taps[:, number]
+    return out.reshape(v.shape[0], prod(grid), v.shape[2])

@@ -1,0 +1,93 @@
+"""Dense attention weights, straight from the equations: slow, obvious, and the yardstick of every test.
+
+Shapes: q (B, heads, M, d), k (B, heads, N, d), mask (B, N), True where a key is valid; weights (B, heads, M, N).
+Feature maps are applied by the caller: where a formula says phi(q), q here is already mapped.
+Every function costs M x N memory. Chosen rows are had by passing chosen queries.
+"""
+
+from itertools import product
+from math import pi, prod
+
+import torch
+from torch import Tensor
+
+from .checks import Grid
+from .masking import count_valid, zero_masked
+
+
+def softmax_weights(q: Tensor, k: Tensor, *, scale: float | None = None, mask: Tensor | None = None) -> Tensor:
+    """exp(s q_i.k_j) / sum_t exp(s q_i.k_t)."""
+    similarity = _scale(q, scale) * (q @ k.mT)
+    if mask is not None:
+        similarity = similarity.masked_fill(~mask[:, None, None, :], float("-inf"))
+    return similarity.softmax(-1)
+
+
+def linear_weights(q: Tensor, k: Tensor, *, mask: Tensor | None = None, eps: float = 1e-6) -> Tensor:
+    """phi(q_i).phi(k_j) / (sum_t phi(q_i).phi(k_t) + N eps): the row is divided by its sum.
+
+    Dividing forgets the length of phi(q): queries on one ray get the same row.
+    """
+    similarity = q @ zero_masked(k, mask).mT
+    count = count_valid(k, mask)[:, None, None, None]
+    return similarity / (similarity.sum(-1, keepdim=True) + count * eps)
+
+
+def injective_weights(q: Tensor, k: Tensor, *, scale: float | None = None, mask: Tensor | None = None) -> Tensor:
+    """(s/N) phi(q_i).phi(k_j) - (1/N) sum_t (s/N) phi(q_i).phi(k_t) + 1/N: the row's mean is subtracted.
+
+    Equation 5 of the paper with the factor s/N of the trained models. Rows sum to 1; entries may be negative.
+    N counts valid keys; masked keys weigh nothing.
+    """
+    count = count_valid(k, mask)[:, None, None, None].clamp(min=1)
+    similarity = _scale(q, scale) / count * (q @ zero_masked(k, mask).mT)
+    weights = similarity - similarity.sum(-1, keepdim=True) / count + 1 / count
+    return weights if mask is None else weights.masked_fill(~mask[:, None, None, :], 0)
+
+
+def efficient_weights(q: Tensor, k: Tensor, *, mask: Tensor | None = None) -> Tensor:
+    """softmax over channels of q_i, times softmax over tokens of k (Shen et al.)."""
+    if mask is not None:
+        k = k.masked_fill(~mask[:, None, :, None], float("-inf"))
+    return q.softmax(-1) @ k.softmax(-2).mT
+
+
+def angular_weights(q: Tensor, k: Tensor, *, mask: Tensor | None = None) -> Tensor:
+    """(1/2 + q_i.k_j / pi) / N for q and k of unit length (Castling-ViT)."""
+    count = count_valid(k, mask)[:, None, None, None].clamp(min=1)
+    weights = (0.5 + q @ k.mT / pi) / count
+    return weights if mask is None else weights.masked_fill(~mask[:, None, None, :], 0)
+
+
+def hydra_weights(q: Tensor, k: Tensor, *, mask: Tensor | None = None) -> Tensor:
+    """q_ic k_jc for each channel c: every channel is a head of its own. Returns (B, heads * d, M, N)."""
+    return (q.unsqueeze(3) * zero_masked(k, mask).unsqueeze(2)).movedim(-1, 2).flatten(1, 2)
+
+
+def local_weights(kernels: Tensor, grid: Grid, queries: Tensor) -> Tensor:
+    """The dense rows of a depthwise convolution: what each query takes from each place of the grid.
+
+    Args:
+        kernels: (B, C, *kernel_size).
+        grid: as many sides as the kernels have.
+        queries: (M,), places on the flattened grid.
+
+    Returns:
+        (B, C, M, N): the kernel of the channel, laid around the query, and zero elsewhere.
+    """
+    weights = kernels.new_zeros(*kernels.shape[:2], len(queries), prod(grid))
+    kernel_size = kernels.shape[2:]
+    for row, query in enumerate(queries.tolist()):
+        centre = torch.unravel_index(torch.tensor(query), grid)
+        for number, tap in enumerate(product(*map(range, kernel_size))):
+            place = [int(c) + t - (size - 1) // 2 for c, t, size in zip(centre, tap, kernel_size, strict=True)]
+            if all(0 <= p < side for p, side in zip(place, grid, strict=True)):
+                flat = 0
+                for p, side in zip(place, grid, strict=True):
+                    flat = flat * side + p
+                weights[:, :, row, flat] = kernels.flatten(2)[:, :, number]
+    return weights
+
+
+def _scale(q: Tensor, scale: float | None) -> float:
+    return float(q.shape[-1]) ** -0.5 if scale is None else scale
