@@ -225,7 +225,7 @@ def test_every_mixer_is_finite_and_near_fp32_in_half_precision(name, options, dt
     assert out.isfinite().all()
     assert grad.isfinite().all()
     rounding = torch.finfo(dtype).eps
-    assert (out - expected).norm() < 2 * rounding * expected.norm()
+    assert (out - expected).norm() < 4 * rounding * expected.norm()
 
 
 class OnPictures(torch.nn.Module):

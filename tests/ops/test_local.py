@@ -31,11 +31,13 @@ CASES = [
 def test_equals_dense_rows(form, grid, size, batch, kernels_batch):
     v = torch.randn(batch, prod(grid), 3, dtype=torch.float64, requires_grad=True)
     kernels = torch.randn(kernels_batch, 3, *size, dtype=torch.float64, requires_grad=True)
-    out = form(v, kernels, grid)
+    bias = torch.randn(kernels_batch, 3, dtype=torch.float64, requires_grad=True)
+    out = form(v, kernels, grid, bias=bias)
     rows = local_weights(kernels.expand(batch, *kernels.shape[1:]), grid, torch.arange(prod(grid)))
-    dense = torch.einsum("bcmn,bnc->bmc", rows, v)
+    dense = torch.einsum("bcmn,bnc->bmc", rows, v) + bias.unsqueeze(1)
     torch.testing.assert_close(out, dense, rtol=1e-12, atol=1e-12)
-    for ours, theirs in zip(gradients(out, [v, kernels]), gradients(dense, [v, kernels]), strict=True):
+    torch.testing.assert_close(form(v, kernels, grid), dense - bias.unsqueeze(1), rtol=1e-12, atol=1e-12)
+    for ours, theirs in zip(gradients(out, [v, kernels, bias]), gradients(dense, [v, kernels, bias]), strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)
 
 
@@ -68,3 +70,8 @@ def test_the_form_follows_where_it_runs():
 def test_errors(kernels, grid, message):
     with pytest.raises(ValueError, match=message):
         local_convolution(torch.randn(2, 12, 4), torch.randn(kernels), grid)
+
+
+def test_a_bias_that_does_not_fit():
+    with pytest.raises(ValueError, match=r"bias \(4,\) does not fit kernels \(2, 4, 3, 3\)"):
+        local_convolution(torch.randn(2, 12, 4), torch.randn(2, 4, 3, 3), (3, 4), bias=torch.randn(4))

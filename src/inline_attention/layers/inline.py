@@ -22,12 +22,12 @@ from ..ops.checks import Grid, check_name
 from ..ops.folded import fold_attention
 from ..ops.injective import injective_linear_attention
 from ..ops.kernels import Kernel, identity
-from ..ops.local import local_convolution
+from ..ops.local import batch_last, local_convolution
 from ..ops.masking import count_valid, zero_masked
 from ..ops.precision import autocast_is_on
 from ..ops.reference import injective_weights
 from .kernel import make_kernel
-from .mixer import Mixer, MixerOptions, behind_prefix
+from .mixer import Mixer, MixerOptions
 
 Form = Literal["auto", "folded", "heads"]
 
@@ -115,21 +115,22 @@ class InLineAttention(Mixer):
         count = x.shape[1] if mask is None else count_valid(x_mean, mask).clamp(min=1)
         w_k, w_v = self.kv.weight.chunk(2)
         b_v = None if self.kv.bias is None else self.kv.bias[self.dim :]
-        v = None if self.local is None else zero_masked(F.linear(tokens, w_v, b_v), mask)
+        v = None if self.local is None else batch_last(zero_masked(F.linear(tokens, w_v, b_v), mask))
         a, c = fold_attention(
             tokens, x_mean, count, v,
             w_q=self.q.weight, b_q=self.q.bias, w_k=w_k, w_v=w_v, b_v=b_v,
             num_heads=self.num_heads, scale=self.scale,
         )  # fmt: skip
-        w_o = self.proj.weight
-        c = F.linear(c.to(w_o.dtype), w_o, self.proj.bias).unsqueeze(1)
-        if self.local is None or v is None or grid is None:
-            a = F.linear(a.to(w_o.dtype), w_o)
-            out = torch.baddbmm(c, x, a)
+        if v is None or self.local is None or grid is None:
+            a, c = F.linear(a.to(x.dtype), self.proj.weight), self.proj(c.to(x.dtype))
+            out = torch.baddbmm(c.unsqueeze(1), x, a)
         else:
             kernels = self.local.kernels(x_mean.to(x.dtype)).to(v.dtype)
-            convolved = behind_prefix(local_convolution(v[:, num_prefix_tokens:], kernels, grid), num_prefix_tokens)
-            out = torch.baddbmm(convolved, x.to(v.dtype), a.to(v.dtype))
-            out = torch.baddbmm(c, out, w_o.mT.expand(x.shape[0], -1, -1))
-        projected: Tensor = self.proj_drop(out)
-        return projected
+            c, prefix = c.to(v.dtype), num_prefix_tokens
+            around = local_convolution(v[:, prefix:], kernels, grid, bias=c)
+            if prefix:  # prefix tokens have no neighbours
+                around = torch.cat([c.unsqueeze(1).expand(-1, prefix, -1), around], 1)
+            out = torch.baddbmm(around, x.to(v.dtype), a.to(v.dtype))
+            out = self.proj(out)
+        mixed: Tensor = self.proj_drop(out)
+        return mixed

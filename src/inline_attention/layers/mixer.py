@@ -208,18 +208,16 @@ class Mixer(nn.Module, ABC):
 
     def _mean(self, x: Tensor, mask: Tensor | None) -> Tensor:
         """x_bar: (B, C), over the valid tokens, in fp32 or better."""
-        dtype = torch.promote_types(x.dtype, torch.float32)
-        if mask is None:
-            return x.mean(1, dtype=dtype)
-        total = zero_masked(x, mask).sum(1, dtype=dtype)
-        return total / count_valid(total, mask).clamp(min=1).unsqueeze(1)
+        total = zero_masked(x, mask).sum(1, dtype=torch.promote_types(x.dtype, torch.float32))
+        return total / (x.shape[1] if mask is None else count_valid(total.unsqueeze(1), mask).clamp(min=1).unsqueeze(1))
 
     def _add_local(self, out: Tensor, x: Tensor, v: Tensor, grid: Grid, num_prefix_tokens: int, mask: Tensor | None) -> Tensor:
         """`out` plus what the local parts make of the values."""
         for part in self.local_parts():
             part_grid, skip = part.grid_of(grid, num_prefix_tokens)
             kernels = part.kernels(self._mean(x, mask).to(x.dtype)).to(v.dtype)
-            out = out + behind_prefix(local_convolution(v[:, skip:], kernels, part_grid), skip)
+            convolved = local_convolution(v[:, skip:], kernels, part_grid)
+            out = out + (F.pad(convolved, (0, 0, skip, 0)) if skip else convolved)
         return out
 
     def _project_out(self, out: Tensor) -> Tensor:
@@ -245,8 +243,3 @@ class Mixer(nn.Module, ABC):
     def extra_repr(self) -> str:
         """What `print(model)` shows."""
         return f"dim={self.dim}, num_heads={self.num_heads}"
-
-
-def behind_prefix(tokens: Tensor, num_prefix_tokens: int) -> Tensor:
-    """Tokens of the grid with zeros for the prefix before them: (B, prefix + N, C)."""
-    return F.pad(tokens, (0, 0, num_prefix_tokens, 0)) if num_prefix_tokens else tokens

@@ -38,8 +38,8 @@ class DepthwiseMlp(nn.Module):
         """The grid says where the tokens after the prefix lie."""
         check_grid(grid, x.shape[1], num_prefix_tokens)
         hidden = self.fc1(x)
-        kernels = self.weight.unsqueeze(0).to(hidden.dtype)
-        convolved = local_convolution(hidden[:, num_prefix_tokens:], kernels, grid) + self.bias
-        hidden = torch.cat([hidden[:, :num_prefix_tokens], convolved.to(hidden.dtype)], 1)
+        kernels, bias = self.weight.unsqueeze(0).to(hidden.dtype), self.bias.unsqueeze(0).to(hidden.dtype)
+        convolved = local_convolution(hidden[:, num_prefix_tokens:], kernels, grid, bias=bias)
+        hidden = torch.cat([hidden[:, :num_prefix_tokens], convolved], 1)
         out: Tensor = self.drop(self.fc2(self.drop(F.gelu(hidden))))
         return out

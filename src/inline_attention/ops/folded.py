@@ -63,8 +63,9 @@ def fold_attention(
 
 
 def _covariance(x: Tensor, y: Tensor, x_mean: Tensor, y_mean: Tensor, count: Tensor | int) -> Tensor:
-    """(1/N) sum_n x_n y_n^T - x_bar y_bar^T: (B, C, D) for x (B, N, C), y (B, N, D)."""
-    outer = x_mean.unsqueeze(2) * y_mean.unsqueeze(1)
-    if isinstance(count, Tensor):
-        return x.mT @ y / count[:, None, None] - outer
-    return torch.baddbmm(outer, x.mT, y, beta=-1, alpha=1 / count)
+    """(1/N) sum_n x_n y_n^T - x_bar y_bar^T: (B, C, D) for x (B, N, C), y (B, N, D).
+
+    The sum is divided, and not the tokens: forward and backward, only the C x D matrix is touched again.
+    """
+    count = count[:, None, None] if isinstance(count, Tensor) else count
+    return torch.bmm(x.mT, y) / count - x_mean.unsqueeze(2) * y_mean.unsqueeze(1)

@@ -4,7 +4,8 @@ Two forms of one function. `grouped_convolution` hands the whole batch to one gr
 which is the fastest form in eager mode. Its group count is B * C, which an exported graph with a dynamic batch cannot
 express; `shifted_convolution` is a sum of shifted products that exports everywhere and that a compiler fuses into one loop.
 
-Shapes: v (B, N, C) with N = prod(grid); kernels (B, C, *kernel_size), or (1, C, *kernel_size) when shared by the batch.
+Shapes: v (B, N, C) with N = prod(grid); kernels (B, C, *kernel_size) and bias (B, C), or both with a batch of 1 when
+all pictures share them.
 The convolution is a cross-correlation with zero padding that keeps the grid (an even kernel reaches one
 place further behind than before, as torch's `padding="same"` has it).
 """
@@ -19,8 +20,8 @@ from torch import Tensor
 from .checks import Grid, check_grid
 
 
-def local_convolution(v: Tensor, kernels: Tensor, grid: Grid) -> Tensor:
-    """out[b, i, c] = sum over taps t of kernels[b, c, t] v[b, i + t - centre, c]: (B, N, C).
+def local_convolution(v: Tensor, kernels: Tensor, grid: Grid, *, bias: Tensor | None = None) -> Tensor:
+    """out[b, i, c] = bias[b, c] + sum over taps t of kernels[b, c, t] v[b, i + t - centre, c]: (B, N, C).
 
     Chooses the form by where it runs: shifted when a graph is traced (`torch.compile`, `torch.export`) and in half precision
     off the CPU, where grouped convolutions are reported to be slow (not measured); grouped otherwise.
@@ -31,34 +32,44 @@ def local_convolution(v: Tensor, kernels: Tensor, grid: Grid) -> Tensor:
             f"kernels {tuple(kernels.shape)} do not fit tokens {tuple(v.shape)} on grid {tuple(grid)}; "
             f"they must be (batch or 1, channels, one size for each of {len(grid)} sides)"
         )
+    if bias is not None and bias.shape != kernels.shape[:2]:
+        raise ValueError(
+            f"bias {tuple(bias.shape)} does not fit kernels {tuple(kernels.shape)}; it must be (batch or 1, channels)"
+        )
     half = v.dtype in (torch.float16, torch.bfloat16)
     if torch.compiler.is_compiling() or (half and not v.is_cpu):
-        return shifted_convolution(v, kernels, grid)
-    return grouped_convolution(v, kernels, grid)
+        return shifted_convolution(v, kernels, grid, bias=bias)
+    return grouped_convolution(v, kernels, grid, bias=bias)
 
 
-def grouped_convolution(v: Tensor, kernels: Tensor, grid: Grid) -> Tensor:
+def batch_last(v: Tensor) -> Tensor:
+    """The same (B, N, C) tokens laid out in memory as (N, B, C), from where `grouped_convolution` takes them without a copy."""
+    return v.transpose(0, 1).contiguous().transpose(0, 1)
+
+
+def grouped_convolution(v: Tensor, kernels: Tensor, grid: Grid, *, bias: Tensor | None = None) -> Tensor:
     """One convolution for the whole batch. The result may be a strided view: batch and tokens change places in memory."""
     batch, tokens, channels = v.shape
+    bias = None if bias is None else bias.flatten()
     if len(grid) == 1:  # there is no channels-last layout for one side: take it as a picture one pixel high
         grid, kernels = (1, *grid), kernels.unsqueeze(2)
     if kernels.shape[0] == 1:
         picture = v.reshape(batch, *grid, channels).movedim(-1, 1)
-        out = _depthwise(picture, kernels.transpose(0, 1))
+        out = _depthwise(picture, kernels.transpose(0, 1), bias)
         return out.movedim(1, -1).reshape(batch, tokens, channels)
     picture = v.transpose(0, 1).reshape(1, *grid, batch * channels).movedim(-1, 1)
-    out = _depthwise(picture, kernels.flatten(0, 1).unsqueeze(1))
+    out = _depthwise(picture, kernels.flatten(0, 1).unsqueeze(1), bias)
     return out.movedim(1, -1).reshape(tokens, batch, channels).transpose(0, 1)
 
 
-def _depthwise(picture: Tensor, kernels: Tensor) -> Tensor:
+def _depthwise(picture: Tensor, kernels: Tensor, bias: Tensor | None) -> Tensor:
     """torch's own depthwise convolution, of pictures (B, C, *grid) with kernels (C, 1, *kernel_size), keeping the grid."""
     kernel_size = kernels.shape[2:]
     convolution = F.conv2d if len(kernel_size) == 2 else F.conv3d
     padding = [size // 2 for size in kernel_size]
     if any(size % 2 == 0 for size in kernel_size):
         picture, padding = F.pad(picture, _padding(kernel_size)), [0] * len(kernel_size)
-    return convolution(picture, kernels, padding=padding, groups=picture.shape[1])
+    return convolution(picture, kernels, bias, padding=padding, groups=picture.shape[1])
 
 
 def _padding(kernel_size: tuple[int, ...]) -> list[int]:
@@ -66,12 +77,12 @@ def _padding(kernel_size: tuple[int, ...]) -> list[int]:
     return [zeros for size in reversed(kernel_size) for zeros in ((size - 1) // 2, size // 2)]
 
 
-def shifted_convolution(v: Tensor, kernels: Tensor, grid: Grid) -> Tensor:
+def shifted_convolution(v: Tensor, kernels: Tensor, grid: Grid, *, bias: Tensor | None = None) -> Tensor:
     """One multiply-add a tap on a zero-padded map."""
     kernel_size = kernels.shape[2:]
     picture = F.pad(v.unflatten(1, grid), (0, 0, *_padding(kernel_size)))
     taps = kernels.flatten(2).mT.unflatten(1, (-1, *(1,) * len(grid)))  # (B or 1, taps, 1 for each side, C)
-    out = torch.zeros_like(v).unflatten(1, grid)
+    out = (torch.zeros_like(v) if bias is None else bias.unsqueeze(1).expand_as(v)).unflatten(1, grid)
     for number, tap in enumerate(product(*map(range, kernel_size))):
         window = picture
         for axis, (start, length) in enumerate(zip(tap, grid, strict=True), start=1):
