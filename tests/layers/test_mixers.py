@@ -94,6 +94,38 @@ def test_every_kernel(name, kernel):
         torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance)
 
 
+@pytest.mark.parametrize("name", MIXERS)
+def test_norm_of_queries_and_keys(name):
+    """The same as doing it by hand: tokens whose projections are normalised already, projected by the identity."""
+    normed, plain = build(name, qk_norm=True, local=False), build(name, local=False)
+    context = torch.randn(2, 12, 8, dtype=torch.float64)
+    for mixer in (normed, plain):
+        mixer.load_state_dict(plain.state_dict(), strict=False)
+        torch.nn.init.eye_(mixer.q.weight)
+        mixer.kv.weight.data[:8] = torch.eye(8)
+        mixer.q.bias.data.zero_()
+        mixer.kv.bias.data.zero_()
+    x = torch.randn(2, 5, 8, dtype=torch.float64)
+    q, k, v = normed._project(x, None, context)
+    by_hand = torch.nn.functional.layer_norm(x.unflatten(2, (2, 4)), (4,)).transpose(1, 2)
+    torch.testing.assert_close(q, by_hand)
+    torch.testing.assert_close(
+        normed(x, context=context), plain.proj(plain.attend(by_hand, k, v, None).transpose(1, 2).flatten(2))
+    )
+
+
+@pytest.mark.parametrize(("name", "options"), VARIANTS)
+def test_a_picture_without_valid_tokens_spoils_nothing(name, options):
+    """Finite, and no gradient to the other pictures' parameters is lost to NaN."""
+    mixer = build(name, **options)
+    x = torch.randn(2, 12, 8, dtype=torch.float64, requires_grad=True)
+    mask = torch.tensor([[True] * 12, [False] * 12])
+    out = mixer(x, (3, 4), mask=mask)
+    assert out.isfinite().all()
+    out.square().sum().backward()
+    assert all(p.grad.isfinite().all() for p in (x, *mixer.parameters()))
+
+
 @pytest.mark.parametrize(("name", "options"), VARIANTS)
 def test_without_biases(name, options):
     mixer = build(name, qkv_bias=False, proj_bias=False, **options)
@@ -337,7 +369,7 @@ class TestErrors:
             ({"form": "fast"}, "unknown form 'fast'; known: auto, folded, heads"),
             (
                 {"form": "folded", "kernel": "relu"},
-                "the folded form needs the identity kernel and no context_dim, got kernel='relu'",
+                "the folded form needs the identity kernel and no qk_norm, got kernel='relu'",
             ),
             ({"attn_drop": 1.0}, r"attn_drop must be in \[0, 1\), got 1.0"),
             ({"grid_dims": 4}, "grid_dims must be 1, 2 or 3, got 4"),

@@ -1,6 +1,6 @@
 """Linear angular attention (You et al., "Castling-ViT", CVPR 2023)."""
 
-from math import pi
+from math import pi, prod
 
 import torch
 import torch.nn.functional as F
@@ -31,11 +31,7 @@ class TokenConvolution(LocalPart):
 
     def grid_of(self, grid: Grid, num_prefix_tokens: int) -> tuple[Grid, int]:
         """All tokens in one row."""
-        tokens = num_prefix_tokens
-        side = 1
-        for length in grid:
-            side *= length
-        return (tokens + side,), 0
+        return (num_prefix_tokens + prod(grid),), 0
 
 
 class AngularAttention(Mixer):

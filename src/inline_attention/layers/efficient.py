@@ -1,5 +1,6 @@
 """Efficient attention (Shen et al., "Efficient Attention: Attention with Linear Complexities", WACV 2021)."""
 
+import torch
 from torch import Tensor
 
 from ..ops.reference import efficient_weights
@@ -12,7 +13,7 @@ class EfficientAttention(Mixer):
     def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
         """Two softmaxes, each along a cheap axis."""
         if mask is not None:
-            k = k.masked_fill(~mask[:, None, :, None], float("-inf"))
+            k = k.masked_fill(~mask[:, None, :, None], torch.finfo(k.dtype).min)
         return q.softmax(-1) @ (k.softmax(-2).mT @ v)
 
     def weights(self, q: Tensor, k: Tensor, mask: Tensor | None) -> Tensor:

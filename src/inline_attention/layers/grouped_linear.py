@@ -35,7 +35,7 @@ class GroupedLinear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, in_features) -> (B, out_features)."""
-        groups, outputs, inputs = self.weight.shape
-        grouped = x.view(-1, groups, inputs).transpose(0, 1)
-        out = torch.baddbmm(self.bias.view(groups, 1, outputs), grouped, self.weight.mT)
+        weight = self.weight
+        groups, outputs, inputs = weight.shape
+        out = torch.baddbmm(self.bias.view(groups, 1, outputs), x.view(-1, groups, inputs).transpose(0, 1), weight.mT)
         return out.transpose(0, 1).reshape(-1, groups * outputs)

@@ -57,8 +57,8 @@ class InLineAttention(Mixer):
     ) -> None:
         super().__init__(dim, num_heads, local=local, **options)
         check_name("form", form, get_args(Form))
-        if form == "folded" and (kernel not in ("identity", identity) or self.context_dim != dim):
-            raise ValueError(f"the folded form needs the identity kernel and no context_dim, got kernel={kernel!r}")
+        if form == "folded" and (kernel not in ("identity", identity) or options.get("qk_norm")):
+            raise ValueError(f"the folded form needs the identity kernel and no qk_norm, got kernel={kernel!r}")
         self.scale = float(self.head_dim) ** -0.5 if scale is None else scale
         self.kernel = make_kernel(kernel, num_heads, self.head_dim, device=options.get("device"), dtype=options.get("dtype"))
         self.form = form
@@ -67,8 +67,9 @@ class InLineAttention(Mixer):
         """Whether a forward pass over these tokens takes the folded form.
 
         In multiply-adds, with d = C / heads, the per-head form costs 4 N C^2 + 2 N C d, and the folded form
-        4 N C^2 + 2 C^2 d with a local part, 2 N C^2 + 2 C^3 + 2 C^2 d without: with one it is cheaper from N = C on, and
-        without one hardly later. So "auto" folds from N = C on, which is where `inline bench layer` measures the crossing.
+        4 N C^2 + 2 C^2 d with a local part, 2 N C^2 + 2 C^3 + 2 C^2 d without: either way they meet at N = C. With a local
+        part the folded form also spares permutations, and measured times meet at about N = 3 C / 4. So "auto" folds from
+        there on; `inline bench layer` times both forms and tells how far the choice is from the better one.
 
         Two exceptions. An exported graph has to serve every N: it is folded. In half precision on an accelerator, where an
         fp32 product is many times slower than a half-precision one, S is the dearer sum: it is not (not measured).
@@ -78,11 +79,12 @@ class InLineAttention(Mixer):
         if self.form == "folded" or torch.compiler.is_exporting():
             return True
         half = x.dtype in (torch.float16, torch.bfloat16) or autocast_is_on(x.device)
-        return x.shape[1] >= self.dim and (x.is_cpu or not half)
+        enough = self.dim if self.local is None else 3 * self.dim // 4
+        return x.shape[1] >= enough and (x.is_cpu or not half)
 
     def _can_fold(self) -> bool:
         """Folding multiplies weights, so projections must be plain ones; dropping keys needs keys."""
-        plain = all(type(module) is nn.Linear for module in (self.q, self.kv, self.proj))
+        plain = type(self.q) is type(self.kv) is type(self.proj) is nn.Linear and type(self.q_norm) is nn.Identity
         return self.kernel is identity and plain and not (self.training and self.attn_drop > 0)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:

@@ -9,6 +9,7 @@ Shapes
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from functools import partial
 from typing import ClassVar, NamedTuple, TypedDict
 
 import torch
@@ -36,6 +37,7 @@ class MixerOptions(TypedDict, total=False):
     """Keyword arguments that every mixer hands on to `Mixer`, which says what they mean."""
 
     qkv_bias: bool
+    qk_norm: bool
     proj_bias: bool
     attn_drop: float
     proj_drop: float
@@ -55,9 +57,11 @@ class Mixer(nn.Module, ABC):
         dim: C, channels in and out.
         num_heads: heads, which must divide `dim`.
         qkv_bias: give the query, key and value projections a bias.
+        qk_norm: LayerNorm of queries and keys, over the channels of a head.
         proj_bias: give the output projection a bias.
         attn_drop: while training, the share of keys that each picture's queries cannot see. Weights of linear mixers are
-            never formed, so whole keys are dropped and not single weights; `softmax` drops single weights, as usual.
+            never formed, so whole keys are dropped and not single weights; `softmax` drops single weights, as usual. What is
+            left is not scaled up: all but hydra divide by the keys that are left.
         proj_drop: dropout after the output projection.
         local: add the input-dependent convolution of the values (`LocalResidual`).
         local_size: the size of its kernels, one number or one for each side.
@@ -78,6 +82,7 @@ class Mixer(nn.Module, ABC):
         num_heads: int = 8,
         *,
         qkv_bias: bool = True,
+        qk_norm: bool = False,
         proj_bias: bool = True,
         attn_drop: float = 0.0,
         proj_drop: float = 0.0,
@@ -100,6 +105,8 @@ class Mixer(nn.Module, ABC):
         self.attn_drop = attn_drop
         self.q = nn.Linear(dim, dim, bias=qkv_bias, device=device, dtype=dtype)
         self.kv = nn.Linear(self.context_dim, 2 * dim, bias=qkv_bias, device=device, dtype=dtype)
+        norm = partial(nn.LayerNorm, self.head_dim, device=device, dtype=dtype) if qk_norm else nn.Identity
+        self.q_norm, self.k_norm = norm(), norm()
         self.local = LocalResidual(dim, num_heads, local_size, grid_dims, device=device, dtype=dtype) if local else None
         self.proj = nn.Linear(dim, dim, bias=proj_bias, device=device, dtype=dtype)
         self.proj_drop = nn.Dropout(proj_drop)
@@ -141,16 +148,17 @@ class Mixer(nn.Module, ABC):
         """
         self._check(x, grid, num_prefix_tokens, mask, context)
         q, k, v = self._project(x, mask, context)
+        kept = self._drop_keys(k, mask)
         if self.half_precision:
-            out = self.attend(self._split(q), self._split(k), self._split(v), self._drop_keys(k, mask))
+            out = self.attend(q, k, v, kept)
         else:
             with without_autocast(x.device):
-                heads = [self._split(wide(tokens)) for tokens in (q, k, v)]
-                out = self.attend(heads[0], heads[1], heads[2], self._drop_keys(k, mask)).to(v.dtype)
-        out = out.transpose(1, 2).reshape(x.shape)
+                out = self.attend(wide(q), wide(k), wide(v), kept).to(v.dtype)
+        out = self._merge(out)
         if grid is not None and context is None:
-            out = self._add_local(out, x, v, grid, num_prefix_tokens, mask)
-        return self._project_out(out)
+            out = self._add_local(out, x, self._merge(v), grid, num_prefix_tokens, mask)
+        mixed: Tensor = self.proj_drop(self.proj(out))
+        return mixed
 
     def attention_rows(
         self,
@@ -177,10 +185,10 @@ class Mixer(nn.Module, ABC):
             raise ValueError(f"queries {chosen.tolist()} are not all within the {x.shape[1]} tokens of x")
         q, k, v = self._project(x, mask, context)
         with without_autocast(x.device):
-            mixed = self.weights(self._split(wide(q[:, chosen])), self._split(wide(k)), mask)
+            mixed = self.weights(wide(q[:, :, chosen]), wide(k), mask)
         if grid is None or context is not None or not self.local_parts():
             return AttentionRows(mixed, None)
-        local = v.new_zeros(v.shape[0], self.dim, len(chosen), v.shape[1])
+        local = v.new_zeros(v.shape[0], self.dim, len(chosen), v.shape[2])
         for part in self.local_parts():
             part_grid, skip = part.grid_of(grid, num_prefix_tokens)
             kernels = part.kernels(self._mean(x, mask).to(x.dtype)).expand(v.shape[0], *(-1 for _ in range(1 + len(part_grid))))
@@ -191,19 +199,24 @@ class Mixer(nn.Module, ABC):
         return AttentionRows(mixed, local)
 
     def _project(self, x: Tensor, mask: Tensor | None, context: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-        """q (B, M, C), k and v (B, N, C); masked keys and values are zero."""
-        k, v = self.kv(x if context is None else context).chunk(2, dim=-1)
-        return self.q(x), zero_masked(k, mask), zero_masked(v, mask)
+        """q (B, heads, M, d), k and v (B, heads, N, d); masked keys and values are zero."""
+        keys, values = self.kv(x if context is None else context).chunk(2, dim=-1)
+        q, k, v = self.q_norm(self._split(self.q(x))), self.k_norm(self._split(keys)), self._split(values)
+        return q, zero_masked(k, mask), zero_masked(v, mask)
 
     def _split(self, tokens: Tensor) -> Tensor:
         """(B, N, C) -> (B, heads, N, d), a view."""
         return tokens.unflatten(2, (self.num_heads, self.head_dim)).transpose(1, 2)
 
+    def _merge(self, heads: Tensor) -> Tensor:
+        """(B, heads, N, d) -> (B, N, C), a view where `_split` made one."""
+        return heads.transpose(1, 2).flatten(2)
+
     def _drop_keys(self, k: Tensor, mask: Tensor | None) -> Tensor | None:
         """The mask with a share of the keys taken away, while training."""
         if not self.training or self.attn_drop == 0 or self.drops_weights:
             return mask
-        kept = torch.rand(k.shape[:2], device=k.device) >= self.attn_drop
+        kept = torch.rand(k.shape[0], k.shape[2], device=k.device) >= self.attn_drop
         return kept if mask is None else kept & mask
 
     def _mean(self, x: Tensor, mask: Tensor | None) -> Tensor:
@@ -219,10 +232,6 @@ class Mixer(nn.Module, ABC):
             convolved = local_convolution(v[:, skip:], kernels, part_grid)
             out = out + (F.pad(convolved, (0, 0, skip, 0)) if skip else convolved)
         return out
-
-    def _project_out(self, out: Tensor) -> Tensor:
-        projected: Tensor = self.proj_drop(self.proj(out))
-        return projected
 
     def _check(self, x: Tensor, grid: Grid | None, num_prefix_tokens: int, mask: Tensor | None, context: Tensor | None) -> None:
         check_tokens("x", x, self.dim)

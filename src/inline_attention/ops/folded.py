@@ -4,7 +4,7 @@ With the identity kernel the read-out of `injective.py` is linear in x, so the p
 picture x (N, C) with values V = x W_v^T + b_v, their means x_bar and v_bar, and s the scale,
 
     S   = (1/N) x^T V - x_bar v_bar^T      (C, C)   the covariance of input and values
-    M_h = s W_k,h S[:, h]                  (d, d)   for each head h, S[:, h] the columns of that head
+    M_h = W_k,h (s S)[:, h]                (d, d)   for each head h, S[:, h] the columns of that head
     A_h = W_q,h^T M_h                      (C, d)   stacked over heads: A (C, C)
     c_h = b_q,h^T M_h + v_bar_h            (d,)     stacked over heads: c (C,)
     out = x A + c                          (N, C)   before the output projection
@@ -46,26 +46,29 @@ def fold_attention(
         w_q, b_q, w_k, w_v, b_v: the projections to queries, keys and values.
     """
     with without_autocast(x.device):
-        v_mean = F.linear(wide(x_mean), wide(w_v), None if b_v is None else wide(b_v))
+        x, x_mean, w_q, w_k, w_v = wide(x), wide(x_mean), wide(w_q), wide(w_k), wide(w_v)
+        v_mean = F.linear(x_mean, w_v, None if b_v is None else wide(b_v))
         if v is None:
-            cov = _covariance(wide(x), wide(x), wide(x_mean), wide(x_mean), count) @ wide(w_v).mT
+            cov = F.linear(_scaled_covariance(x, x, x_mean, x_mean, count, scale), w_v)
         else:
-            cov = _covariance(wide(x), wide(v), wide(x_mean), v_mean, count)
+            cov = _scaled_covariance(x, wide(v), x_mean, v_mean, count, scale)
         batch, width, channels = cov.shape
-        w_q, w_k = wide(w_q).unflatten(0, (num_heads, -1)), wide(w_k).unflatten(0, (num_heads, -1))  # (h, d, C)
         by_head = cov.view(batch, width, num_heads, -1).permute(2, 1, 0, 3).reshape(num_heads, width, -1)  # (h, C, B d)
-        m = torch.bmm(scale * w_k, by_head)  # (h, d, B d)
-        a = torch.bmm(w_q.mT, m).view(num_heads, width, batch, -1).permute(2, 1, 0, 3).reshape(batch, width, channels)
+        m = torch.bmm(w_k.view(num_heads, -1, width), by_head)  # (h, d, B d)
+        a = torch.bmm(w_q.view(num_heads, -1, width).mT, m)  # (h, C, B d)
+        a = a.view(num_heads, width, batch, -1).permute(2, 1, 0, 3).reshape(batch, width, channels)
         if b_q is None:
             return a, v_mean
         shift = torch.bmm(wide(b_q).view(num_heads, 1, -1), m)  # (h, 1, B d)
         return a, v_mean + shift.view(num_heads, batch, -1).transpose(0, 1).reshape(batch, channels)
 
 
-def _covariance(x: Tensor, y: Tensor, x_mean: Tensor, y_mean: Tensor, count: Tensor | int) -> Tensor:
-    """(1/N) sum_n x_n y_n^T - x_bar y_bar^T: (B, C, D) for x (B, N, C), y (B, N, D).
+def _scaled_covariance(x: Tensor, y: Tensor, x_mean: Tensor, y_mean: Tensor, count: Tensor | int, scale: float) -> Tensor:
+    """s ((1/N) sum_n x_n y_n^T - x_bar y_bar^T): (B, C, D) for x (B, N, C), y (B, N, D).
 
-    The sum is divided, and not the tokens: forward and backward, only the C x D matrix is touched again.
+    What is divided is the sum, and not the tokens: forward and backward, only C x D matrices are touched again.
     """
-    count = count[:, None, None] if isinstance(count, Tensor) else count
-    return torch.bmm(x.mT, y) / count - x_mean.unsqueeze(2) * y_mean.unsqueeze(1)
+    outer = torch.bmm(x.mT, y)
+    if isinstance(count, Tensor):
+        outer, count = outer / count[:, None, None], 1
+    return torch.baddbmm(outer, x_mean.unsqueeze(2), y_mean.unsqueeze(1), beta=scale / count, alpha=-scale)

@@ -14,5 +14,5 @@ def linear_attention(q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None = N
     q and k are given after the feature map. Means stand for sums, so that nothing grows with the number of tokens.
     """
     count = count_valid(k, mask)[:, None, None, None].clamp(min=1)
-    k = zero_masked(k, mask)
+    k, v = zero_masked(k, mask), zero_masked(v, mask)
     return (q @ (k.mT @ v / count)) / (q @ (k.sum(-2, keepdim=True).mT / count) + eps)

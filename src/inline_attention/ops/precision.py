@@ -8,7 +8,7 @@ from torch import Tensor
 
 def wide(tensor: Tensor) -> Tensor:
     """The tensor in fp32 if it is in a half-precision format, otherwise as it is."""
-    return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
+    return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor
 
 
 def autocast_is_on(device: torch.device) -> bool:

@@ -1,0 +1,146 @@
+"""What the records of `inline bench layer` say: a table, sentences, a picture."""
+
+from collections.abc import Callable, Sequence
+from math import log
+from pathlib import Path
+from typing import Any
+
+Record = dict[str, Any]
+
+COLUMNS = ["N", "C", "ms", "softmax", "textbook", "inline", "global", "vs textbook", "vs softmax", "memory"]
+LEGEND = (
+    "Forward: milliseconds of four N x C x C products, and in units of these softmax (SDPA), textbook InLine, "
+    "InLineAttention, and InLineAttention without its local residual (global). Forward + backward: its "
+    "speed over textbook's and over softmax's, and its peak memory over textbook's."
+)
+
+
+def seconds(record: Record, kind: str, name: str) -> float:
+    """The best round; "inline" and "inline global" stand for the form that the layer chooses."""
+    best: float = record[kind][record["chosen"].get(name, name)]["best"]
+    return best
+
+
+def ratio(record: Record, kind: str, name: str, other: str) -> float:
+    """How many times as long `name` takes as `other`."""
+    return seconds(record, kind, name) / seconds(record, kind, other)
+
+
+def memory(record: Record, name: str, other: str) -> float:
+    """Peak memory of `name` over that of `other`; NaN where it could not be measured."""
+    mine, theirs = (record["memory"][record["chosen"].get(n, n)] for n in (name, other))
+    return mine / theirs if mine and theirs else float("nan")
+
+
+def over_the_better_form(record: Record, kind: str, name: str) -> float:
+    """The chosen form's time over that of the better of the two."""
+    return max(ratio(record, kind, name, f"{name}, {form}") for form in ("folded", "heads"))
+
+
+def growth(records: Sequence[Record], kind: str, name: str, dim: int) -> float:
+    """p such that the time of one picture grows as N^p from 1,024 to 16,384 tokens."""
+    one_picture = {r["tokens"]: seconds(r, kind, name) / r["batch"] for r in records if r["dim"] == dim}
+    return log(one_picture[16_384] / one_picture[1_024]) / log(16)
+
+
+def rows(records: Sequence[Record]) -> list[list[str]]:
+    """The table, a row a case."""
+    return [
+        [
+            f"{r['tokens']:,}",
+            f"{r['dim']}",
+            f"{1e3 * seconds(r, 'forward', 'four products'):.2f}",
+            *(
+                f"{ratio(r, 'forward', name, 'four products'):.2f}"
+                for name in ("softmax", "textbook", "inline", "inline global")
+            ),
+            *(f"{ratio(r, 'step', name, 'inline'):.2f}" for name in ("textbook", "softmax")),
+            f"{memory(r, 'inline', 'textbook'):.2f}",
+        ]
+        for r in records
+    ]
+
+
+def sentences(records: Sequence[Record]) -> list[str]:
+    """What the figures amount to, the least and the greatest of each, and where the layer loses."""
+    out = []
+    large = [r for r in records if r["tokens"] >= 784]
+    for name, label in (("inline", "InLineAttention"), ("inline global", "InLineAttention(local=False)")):
+        textbook = name.replace("inline", "textbook")
+        out += [
+            f"{label}, from 784 tokens on",
+            f"  forward, over four products: {_span(large, ratio, 'forward', name, 'four products')}",
+            f"  forward, softmax over it: {_span(large, ratio, 'forward', 'softmax', name)}",
+            f"  forward + backward, textbook over it: {_span(large, ratio, 'step', textbook, name)}",
+            f"  forward + backward, softmax over it: {_span(large, ratio, 'step', 'softmax', name)}",
+            f"  peak memory, over textbook's: {_span(large, memory, name, textbook)}",
+            f"{label}, all sizes, chosen form over the better one",
+            f"  forward: {_span(records, over_the_better_form, 'forward', name)}",
+            f"  forward + backward: {_span(records, over_the_better_form, 'step', name)}",
+        ]
+        widths = [{r["dim"] for r in records if r["tokens"] == count} for count in (1_024, 16_384)]
+        powers = [f"N^{growth(records, 'forward', name, dim):.2f} (C = {dim})" for dim in sorted(widths[0] & widths[1])]
+        if powers:
+            out.append(f"{label}, forward time of a picture from 1,024 to 16,384 tokens grows as {', '.join(powers)}")
+    for kind, label in (("forward", "Forward"), ("step", "Forward + backward")):
+        speeds = [(r, ratio(r, kind, "softmax", "inline")) for r in records]
+        lost = [f"N = {r['tokens']}, C = {r['dim']} ({speed:.2f})" for r, speed in speeds if speed < 1]
+        out.append(f"{label}, softmax is faster than InLineAttention at {'; '.join(lost) or 'none of these sizes'}")
+    return out
+
+
+def _span(records: Sequence[Record], value: Callable[..., float], *arguments: str) -> str:
+    """Least and greatest value, with where."""
+    if not records:
+        return "not measured"
+    ordered = sorted(records, key=lambda r: value(r, *arguments))
+    ends = (ordered[0], ordered[-1])
+    return " to ".join(f"{value(r, *arguments):.2f} (N = {r['tokens']:,}, C = {r['dim']})" for r in ends)
+
+
+def draw(records: Sequence[Record], path: Path) -> None:
+    """Time of a token and peak memory of a token against the number of tokens, for three widths."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    dims = sorted({r["dim"] for r in records})
+    dims = dims if len(dims) <= 3 else [dims[0], dims[len(dims) // 2], dims[-1]]
+    lines = {
+        "softmax": ("softmax (SDPA)", "#c0392b", "-"),
+        "textbook": ("InLine, textbook", "#8e8e8e", "-"),
+        "inline": ("InLineAttention", "#1f5fa8", "-"),
+        "inline global": ("InLineAttention(local=False)", "#1f5fa8", "--"),
+        "four products": ("four products", "#000000", ":"),
+    }
+    kinds = {"forward": "forward, µs a token", "step": "forward + backward, µs a token", "memory": "peak memory, kB a token"}
+    figure, axes = pyplot.subplots(3, len(dims), figsize=(4 * len(dims), 9), sharex=True, squeeze=False, layout="constrained")
+    for column, dim in enumerate(dims):
+        chosen = sorted((r for r in records if r["dim"] == dim), key=lambda r: r["tokens"])
+        tokens = [r["tokens"] for r in chosen]
+        for row, (kind, label) in enumerate(kinds.items()):
+            axis = axes[row][column]
+            for name, (text, colour, style) in lines.items():
+                values = [_per_token(r, kind, name) for r in chosen]
+                if any(values):
+                    axis.plot(tokens, values, style, color=colour, label=text, marker="o", markersize=3)
+            axis.set(xscale="log", yscale="log")
+            axis.grid(alpha=0.3)
+            if column == 0:
+                axis.set_ylabel(label)
+        axes[0][column].set_title(f"C = {dim}")
+        axes[-1][column].set_xlabel("tokens in a picture")
+        axes[-1][column].set_xticks(tokens, [f"{t:,}" for t in tokens], rotation=60, fontsize=8)
+        axes[-1][column].minorticks_off()
+    axes[0][0].legend(fontsize=8)
+    figure.savefig(path, dpi=130)
+    pyplot.close(figure)
+
+
+def _per_token(record: Record, kind: str, name: str) -> float | None:
+    count = record["batch"] * record["tokens"]
+    if kind == "memory":
+        held = record["memory"].get(record["chosen"].get(name, name))
+        return held / count / 1e3 if held else None
+    return None if name not in {**record[kind], **record["chosen"]} else 1e6 * seconds(record, kind, name) / count

@@ -1,0 +1,46 @@
+"""One block around any mixer, and the MLP of enhanced attention."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from inline_attention import MIXERS
+from inline_attention.layers.block import Block
+from inline_attention.layers.mlp import DepthwiseMlp
+
+
+@pytest.mark.parametrize("name", MIXERS)
+def test_a_block_is_two_residual_branches(name):
+    block = Block(MIXERS[name](16, 2), mlp_ratio=2).eval()
+    x = torch.randn(2, 13, 16, requires_grad=True)
+    call = {"num_prefix_tokens": 1}
+    out = block(x, (3, 4), **call)
+    middle = x + block.mixer(block.norm1(x), (3, 4), **call)
+    assert isinstance(block.mlp, DepthwiseMlp) == (name == "enhanced")
+    hidden = block.norm2(middle)
+    expected = middle + (block.mlp(hidden, (3, 4), **call) if name == "enhanced" else block.mlp(hidden))
+    torch.testing.assert_close(out, expected)
+    out.square().sum().backward()
+    assert all(parameter.grad is not None for parameter in block.parameters())
+
+
+def test_drop_path_drops_whole_branches():
+    block = Block(MIXERS["inline"](16, 2), drop_path=0.999).train()
+    x = torch.randn(4, 12, 16)
+    assert torch.equal(block(x, (3, 4)), x)
+
+
+@pytest.mark.parametrize("prefix", [0, 2])
+def test_depthwise_mlp_is_a_convolution_of_the_hidden_layer(prefix):
+    mlp = DepthwiseMlp(4, 12)
+    x = torch.randn(3, prefix + 20, 4)
+    hidden = mlp.fc1(x)
+    picture = hidden[:, prefix:].mT.reshape(3, 12, 4, 5)
+    picture = F.conv2d(picture, mlp.weight.unsqueeze(1), mlp.bias, padding=1, groups=12)
+    hidden = torch.cat([hidden[:, :prefix], picture.flatten(2).mT], 1)
+    torch.testing.assert_close(mlp(x, (4, 5), num_prefix_tokens=prefix), mlp.fc2(F.gelu(hidden)))
+
+
+def test_depthwise_mlp_checks_its_grid():
+    with pytest.raises(ValueError, match=r"grid \(4, 5\) has 20 tokens"):
+        DepthwiseMlp(4, 12)(torch.zeros(1, 19, 4), (4, 5))
