@@ -11,7 +11,7 @@ import torch
 from inline_attention import InLineAttention
 from inline_attention.bench.layer import LAYER_CASES, LayerCase, measure_layers
 from inline_attention.bench.memory import peak_memory
-from inline_attention.bench.report import draw, growth, memory, over_the_better_form, ratio, rows, sentences
+from inline_attention.bench.report import COLUMNS, draw, growth, memory, over_the_better_form, ratio, rows, sentences
 from inline_attention.bench.textbook import TextbookInLine
 from inline_attention.bench.timing import interleave
 
@@ -93,3 +93,13 @@ def test_the_stored_report_is_made_from_the_stored_records():
         assert f"| {' | '.join(row)} |" in page
     assert "\n".join(sentences(stored["records"])) in page
     assert len(stored["records"]) == len(LAYER_CASES)
+
+
+def test_the_readme_shows_stored_figures():
+    """Every row of the README's table is a row of the stored one."""
+    stored = [f"| {' | '.join(row)} |" for row in rows(json.loads((RESULTS / "layer.json").read_text())["records"])]
+    readme = (RESULTS.parents[1] / "README.md").read_text().splitlines()
+    start = next(number for number, line in enumerate(readme) if line.startswith(f"| {' | '.join(COLUMNS)} |"))
+    shown = [line for line in readme[start + 2 :] if line.startswith("|")]
+    assert len(shown) == 12
+    assert set(shown) <= set(stored)

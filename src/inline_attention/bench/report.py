@@ -104,6 +104,7 @@ def draw(records: Sequence[Record], path: Path) -> None:
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
+    from matplotlib.ticker import LogLocator, NullFormatter
 
     dims = sorted({r["dim"] for r in records})
     dims = dims if len(dims) <= 3 else [dims[0], dims[len(dims) // 2], dims[-1]]
@@ -126,12 +127,16 @@ def draw(records: Sequence[Record], path: Path) -> None:
                 if any(values):
                     axis.plot(tokens, values, style, color=colour, label=text, marker="o", markersize=3)
             axis.set(xscale="log", yscale="log")
+            axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+            axis.yaxis.set_major_formatter("{x:g}")
+            axis.yaxis.set_minor_formatter(NullFormatter())
             axis.grid(alpha=0.3)
             if column == 0:
                 axis.set_ylabel(label)
         axes[0][column].set_title(f"C = {dim}")
         axes[-1][column].set_xlabel("tokens in a picture")
-        axes[-1][column].set_xticks(tokens, [f"{t:,}" for t in tokens], rotation=60, fontsize=8)
+        ticks = [t for t, before in zip(tokens, [0, *tokens], strict=False) if t > 2 * before]
+        axes[-1][column].set_xticks(ticks, [f"{t:,}" for t in ticks])
         axes[-1][column].minorticks_off()
     axes[0][0].legend(fontsize=8)
     figure.savefig(path, dpi=130)
