@@ -24,6 +24,17 @@ def test_a_block_is_two_residual_branches(name):
     assert all(parameter.grad is not None for parameter in block.parameters())
 
 
+@pytest.mark.parametrize("name", ["inline", "enhanced"])
+def test_dropout_is_in_the_mlp(name):
+    block = Block(MIXERS[name](16, 2), drop=0.5)
+    x = torch.randn(2, 12, 16)
+    assert not torch.equal(block.train()(x, (3, 4)), block(x, (3, 4)))
+    assert torch.equal(block.eval()(x, (3, 4)), block(x, (3, 4)))
+    assert block.mlp(*([x, (3, 4)] if name == "enhanced" else [x])).eq(0).float().mean() < 0.1
+    dropped = block.train().mlp(*([x, (3, 4)] if name == "enhanced" else [x]))
+    assert 0.3 < float(dropped.eq(0).float().mean()) < 0.7
+
+
 def test_drop_path_drops_whole_branches():
     block = Block(MIXERS["inline"](16, 2), drop_path=0.999).train()
     x = torch.randn(4, 12, 16)
@@ -44,3 +55,8 @@ def test_depthwise_mlp_is_a_convolution_of_the_hidden_layer(prefix):
 def test_depthwise_mlp_checks_its_grid():
     with pytest.raises(ValueError, match=r"grid \(4, 5\) has 20 tokens"):
         DepthwiseMlp(4, 12)(torch.zeros(1, 19, 4), (4, 5))
+
+
+def test_a_block_wants_a_mixer():
+    with pytest.raises(ValueError, match=r"mixer must be an instance of one of MIXERS, .* got 'inline'"):
+        Block("inline")

@@ -75,6 +75,31 @@ def test_an_adapted_projection_is_called_and_not_folded(name):
     assert not torch.allclose(layer(x, (5, 6)), plain)
 
 
+@pytest.mark.parametrize("name", ["q", "kv", "proj"])
+@pytest.mark.parametrize("register", ["register_forward_hook", "register_forward_pre_hook"])
+def test_an_observed_projection_is_called(name, register):
+    """Hooks, and all that works by them: pruning, weight norm, feature extractors."""
+    layer = InLineAttention(24, 3)
+    x, seen = torch.randn(1, 30, 24), []
+    assert layer.folds(x)
+    handle = getattr(getattr(layer, name), register)(lambda *_: seen.append(name))
+    layer(x, (5, 6))
+    assert seen == [name]
+    handle.remove()
+    assert layer.folds(x)
+
+
+def test_an_empty_batch():
+    assert InLineAttention(24, 3)(torch.zeros(0, 30, 24), (5, 6)).shape == (0, 30, 24)
+
+
+def test_starts_like_the_convolutions_it_stands_for():
+    layer = InLineAttention(64, 2)
+    for part in (layer.local.hidden, layer.local.taps):
+        bound = 32**-0.5
+        assert 0.9 * bound < part.weight.abs().max() <= bound
+
+
 def test_the_keys_bias_is_void():
     layer, heads = twins()
     x = torch.randn(2, 30, 24, dtype=torch.float64)

@@ -6,8 +6,10 @@ import pytest
 import torch
 
 from inline_attention import KERNELS, MIXERS
+from inline_attention.layers import Block
 
 from ..dense import dense_forward, gradients
+from ..formulas import formula
 
 VARIANTS = [
     pytest.param(name, {"local": local, **form}, id="-".join([name, *(["local"] if local else []), *form.values()]))
@@ -51,6 +53,35 @@ def test_equals_its_dense_reference(name, options, grid, prefix, masked, batch):
     x = torch.randn(batch, prefix + prod(grid), 8, dtype=torch.float64, requires_grad=True)
     call = {"num_prefix_tokens": prefix, "mask": random_mask(batch, x.shape[1]) if masked else None}
     assert_same(mixer, mixer(x, grid, **call), dense_forward(mixer, x, grid, **call), [x])
+
+
+@pytest.mark.parametrize(("name", "options"), VARIANTS)
+@pytest.mark.parametrize(("grid", "prefix"), [((1, 1), 0), ((14, 9), 0), ((3, 5), 2), ((9,), 1), ((2, 3, 4), 1)])
+@pytest.mark.parametrize("masked", [False, True])
+def test_equals_its_formula_written_out(name, options, grid, prefix, masked):
+    """Outputs and all gradients of valid rows, against code that shares nothing with the package."""
+    mixer = build(name, grid_dims=len(grid), **options)
+    x = torch.randn(3, prefix + prod(grid), 8, dtype=torch.float64, requires_grad=True)
+    mask = random_mask(3, x.shape[1]) if masked else None
+    rows = torch.ones(3, x.shape[1], dtype=torch.bool) if mask is None else mask
+    ours = mixer(x, grid, num_prefix_tokens=prefix, mask=mask)[rows]
+    theirs = formula(name, dict(mixer.named_parameters()), x, grid, 2, prefix, mask)[rows]
+    assert_same(mixer, ours, theirs, [x])
+
+
+@pytest.mark.parametrize("name", MIXERS)
+@pytest.mark.parametrize("masked", [False, True])
+def test_cross_attention_equals_its_formula_written_out(name, masked):
+    mixer = build(name, context_dim=6)
+    assert mixer.local_parts() == []
+    x = torch.randn(3, 5, 8, dtype=torch.float64, requires_grad=True)
+    context = torch.randn(3, 7, 6, dtype=torch.float64)
+    mask = random_mask(3, 7) if masked else None
+    theirs = formula(name, dict(mixer.named_parameters()), x, None, 2, 0, mask, context)
+    ours = mixer(x, context=context, mask=mask)
+    assert_same(mixer, ours, theirs, [x])
+    mixer(x, context=context, mask=mask).square().sum().backward()
+    assert not [key for key, parameter in mixer.named_parameters() if parameter.grad is None]
 
 
 @pytest.mark.parametrize(("name", "options"), VARIANTS)
@@ -106,12 +137,10 @@ def test_norm_of_queries_and_keys(name):
         mixer.q.bias.data.zero_()
         mixer.kv.bias.data.zero_()
     x = torch.randn(2, 5, 8, dtype=torch.float64)
-    q, k, v = normed._project(x, None, context)
-    by_hand = torch.nn.functional.layer_norm(x.unflatten(2, (2, 4)), (4,)).transpose(1, 2)
-    torch.testing.assert_close(q, by_hand)
-    torch.testing.assert_close(
-        normed(x, context=context), plain.proj(plain.attend(by_hand, k, v, None).transpose(1, 2).flatten(2))
-    )
+    q, k = (torch.nn.functional.layer_norm(tokens.unflatten(2, (2, 4)), (4,)).transpose(1, 2) for tokens in (x, context))
+    v = (context @ plain.kv.weight[8:].T).unflatten(2, (2, 4)).transpose(1, 2)
+    by_hand = plain.proj(plain.attend(q, k, v, None).transpose(1, 2).flatten(2))
+    torch.testing.assert_close(normed(x, context=context), by_hand)
 
 
 @pytest.mark.parametrize(("name", "options"), VARIANTS)
@@ -124,6 +153,9 @@ def test_a_picture_without_valid_tokens_spoils_nothing(name, options):
     assert out.isfinite().all()
     out.square().sum().backward()
     assert all(p.grad.isfinite().all() for p in (x, *mixer.parameters()))
+    rows = mixer.attention_rows(x, (3, 4), range(12), mask=mask)
+    assert torch.equal(rows.mixed[1], torch.zeros_like(rows.mixed[1]))
+    torch.testing.assert_close(out, dense_forward(mixer, x, (3, 4), mask=mask), rtol=1e-10, atol=1e-10)
 
 
 @pytest.mark.parametrize(("name", "options"), VARIANTS)
@@ -139,12 +171,31 @@ def test_without_biases(name, options):
 @pytest.mark.parametrize(("name", "options"), VARIANTS)
 @pytest.mark.parametrize("garbage", [1e6, float("nan")])
 def test_masked_tokens_have_no_influence(name, options, garbage):
+    """On valid rows, nor on any gradient, nor through a block."""
     mixer = build(name, **options)
+    block = Block(mixer).double()
     x = torch.randn(3, 13, 8, dtype=torch.float64)
     mask = random_mask(3, 13)
-    call = {"num_prefix_tokens": 1, "mask": mask}
     spoilt = x.masked_fill(~mask.unsqueeze(-1), garbage)
-    assert torch.equal(mixer(x, (3, 4), **call)[mask], mixer(spoilt, (3, 4), **call)[mask])
+    for module in (mixer, block):
+        results = []
+        for given in (x, spoilt):
+            module.zero_grad()
+            out = module(given, (3, 4), num_prefix_tokens=1, mask=mask)[mask]
+            out.square().sum().backward()
+            results.append([out, *(parameter.grad for parameter in mixer.parameters())])
+        assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
+
+
+@pytest.mark.parametrize(("name", "options"), VARIANTS)
+def test_masked_garbage_under_autocast_leaves_gradients_finite(name, options):
+    mixer = build(name, dtype=torch.float32, **options)
+    mask = random_mask(3, 13)
+    x = torch.randn(3, 13, 8).masked_fill(~mask.unsqueeze(-1), 1e6)
+    with torch.autocast("cpu", torch.float16):
+        out = mixer(x, (3, 4), num_prefix_tokens=1, mask=mask)
+    out[mask].float().square().mean().backward()
+    assert all(parameter.grad.isfinite().all() for parameter in mixer.parameters())
 
 
 @pytest.mark.parametrize(("name", "options"), VARIANTS)
@@ -206,18 +257,20 @@ def test_dropout(name):
 def test_key_dropout_is_a_random_mask(name, monkeypatch):
     mixer = build(name, attn_drop=0.5, local=False)
     x, context = torch.randn(2, 5, 8, dtype=torch.float64), torch.randn(2, 24, 8, dtype=torch.float64)
-    draw = torch.rand(2, 24)
-    expected = mixer(x, context=context, mask=draw >= 0.5)
+    draw, mask = torch.rand(2, 24), torch.rand(2, 24) > 0.3
+    expected = mixer(x, context=context, mask=mask & (draw >= 0.5))
     monkeypatch.setattr(torch, "rand", lambda *_, **__: draw)
-    out = mixer.train()(x, context=context)
+    out = mixer.train()(x, context=context, mask=mask)
+    if name == "hydra":  # its sum is not divided by anything: what is dropped is made up for
+        out, expected = out - mixer.proj.bias, 2 * (expected - mixer.proj.bias)
     torch.testing.assert_close(out, expected)
 
 
-def in_half_and_full_precision(name, options, dtype, autocast, count, size):
+def in_half_and_full_precision(name, options, dtype, autocast, count, size, dim=8, offset=0.0):
     """Output and gradient in half precision and in fp32, from the same rounded inputs."""
-    grid, prefix = ((14, 14), 1) if count == 197 else ((count // 64, 64), 0)
-    mixer = build(name, dtype=torch.float32, **options)
-    x = (size * torch.randn(1, count, 8)).to(dtype)
+    grid, prefix = ((14, 14), 1) if count == 197 else ((1, count), 0) if count < 64 else ((count // 64, 64), 0)
+    mixer = build(name, dim, dtype=torch.float32, **options)
+    x = (size * torch.randn(1, count, dim) + offset * torch.randn(dim)).to(dtype)
     results = []
     for low in (True, False):
         given = x.to(dtype if low and not autocast else torch.float32).requires_grad_()
@@ -236,7 +289,7 @@ HALF = [torch.float16, torch.bfloat16]
 @pytest.mark.parametrize("options", [options.values[1] for options in VARIANTS if options.values[0] == "inline"])
 @pytest.mark.parametrize("dtype", HALF)
 @pytest.mark.parametrize("autocast", [False, True])
-@pytest.mark.parametrize("count", [197, 65_536])
+@pytest.mark.parametrize("count", [1, 2, 7, 197, 65_536])
 def test_inline_in_half_precision_is_near_fp32(options, dtype, autocast, count):
     (out, grad), (expected, expected_grad) = in_half_and_full_precision("inline", options, dtype, autocast, count, size=30)
     rounding = torch.finfo(dtype).eps
@@ -244,6 +297,16 @@ def test_inline_in_half_precision_is_near_fp32(options, dtype, autocast, count):
     assert grad.isfinite().all()
     assert (out - expected).abs().max() < 4 * rounding * expected.abs().max()
     assert (grad - expected_grad).norm() < 8 * rounding * expected_grad.norm()
+
+
+@pytest.mark.parametrize("options", [options.values[1] for options in VARIANTS if options.values[0] == "inline"])
+@pytest.mark.parametrize("autocast", [False, True])
+def test_a_common_offset_does_not_spoil_the_covariance(options, autocast):
+    """Values of rounded weights are centred by their own mean: an offset of 30 leaves bf16 as good as without."""
+    (out, _), (expected, _) = in_half_and_full_precision(
+        "inline", options, torch.bfloat16, autocast, 197, size=1, dim=64, offset=30.0
+    )
+    assert (out - expected).norm() < 2 * torch.finfo(torch.bfloat16).eps * expected.norm()
 
 
 @pytest.mark.parametrize(("name", "options"), VARIANTS)
@@ -315,6 +378,12 @@ class TestErrors:
         with pytest.raises(ValueError, match="dim=10 cannot be divided into num_heads=4 heads of equal size"):
             MIXERS[name](10, 4)
 
+    def test_unknown_mixer(self):
+        with pytest.raises(
+            ValueError, match="unknown mixer 'sigmoid'; known: inline, softmax, linear, efficient, hydra, angular"
+        ):
+            MIXERS["sigmoid"]
+
     @pytest.mark.parametrize("name", MIXERS)
     @pytest.mark.parametrize(
         ("shape", "call", "message"),
@@ -325,9 +394,13 @@ class TestErrors:
             ((2, 13, 8), {}, r"grid \(3, 4\) has 12 tokens, and with num_prefix_tokens=0 that is not the 13"),
             ((2, 12, 8), {"num_prefix_tokens": 2}, "with num_prefix_tokens=2 that is not the 12"),
             ((2, 12, 8), {"num_prefix_tokens": -1}, "num_prefix_tokens must not be negative, got -1"),
+            ((2, 12, 8), {"grid": 12}, r"grid must be a tuple of 1, 2 or 3 whole numbers, such as \(H, W\), got 12"),
+            ((2, 12, 8), {"grid": (3.0, 4.0)}, r"whole numbers, such as \(H, W\), got \(3.0, 4.0\)"),
+            ((2, 12, 8), {"grid": (-3, -4)}, r"every side of the grid must be at least 1, got \(-3, -4\)"),
             ((2, 12, 8), {"grid": (12,)}, r"grid \(12,\) has 1 sides, the layer has grid_dims=2"),
             ((2, 12, 8), {"mask": torch.ones(2, 11, dtype=torch.bool)}, r"= \(2, 12\) over the keys, got \(2, 11\)"),
-            ((2, 12, 8), {"mask": torch.ones(2, 12)}, r"mask must be boolean, .* got torch.float32"),
+            ((2, 12, 8), {"mask": torch.ones(2, 12)}, r"mask must be a boolean tensor, .* got torch.float32"),
+            ((2, 12, 8), {"mask": [True]}, r"mask must be a boolean tensor, .* got \[True\]"),
             ((2, 12, 8), {"context": torch.ones(3, 5, 8)}, "x has a batch of 2, context of 3"),
             ((2, 12, 8), {"context": torch.ones(2, 5, 7)}, "context has 7 channels, the layer was built for 8"),
         ],
@@ -356,6 +429,8 @@ class TestErrors:
             ([12], r"queries \[12\] are not all within the 12"),
             ([-1], "not all within"),
             ([], r"must be a list of token indices, got \[\]"),
+            ([0.5], "must be a list of token indices"),
+            ([True], "must be a list of token indices"),
         ],
     )
     def test_queries(self, queries, message):
@@ -366,6 +441,8 @@ class TestErrors:
         ("options", "message"),
         [
             ({"kernel": "cosine"}, "unknown kernel 'cosine'; known: identity, relu, relu_affine, leaky_relu, exp"),
+            ({"kernel": None}, r"kernel must be a name \(identity, relu, .*\) or a function, got None"),
+            ({"context_dim": 0}, "context_dim must be at least 1, got 0"),
             ({"form": "fast"}, "unknown form 'fast'; known: auto, folded, heads"),
             (
                 {"form": "folded", "kernel": "relu"},

@@ -109,6 +109,16 @@ class TestInjectivity:
     def test_injective_attention_tells_them_apart(self, kernel):
         assert self.rows(injective_weights, kernel, self.on_a_ray()) > 0.05
 
+    def test_keys_must_span_the_space_after_their_mean_is_taken(self):
+        """Keys e_1 ... e_4 span four dimensions, but centred only three: queries that differ by a constant collide."""
+        queries = torch.tensor([[1.0, 2.0, 3.0, 4.0], [2.0, 3.0, 4.0, 5.0]], dtype=torch.float64)[None, None]
+        corners = torch.eye(4, dtype=torch.float64)[None, None]
+        rows = injective_weights(queries, corners)[0, 0]
+        torch.testing.assert_close(rows[0], rows[1])
+        origin = torch.cat([corners, torch.zeros(1, 1, 1, 4, dtype=torch.float64)], 2)
+        rows = injective_weights(queries, origin)[0, 0]
+        assert float((rows[0] - rows[1]).abs().max()) > 0.05
+
     def test_relu_collides_where_it_zeroes(self):
         """Queries that differ only in coordinates that are negative in all of them."""
         queries = torch.tensor([[1.0, 2.0, -0.5, -1.0], [1.0, 2.0, -3.0, -0.1]], dtype=torch.float64)[None, None]
@@ -193,5 +203,5 @@ class TestErrors:
 
     def test_mask_dtype(self):
         q, k, v = tokens()
-        with pytest.raises(ValueError, match=r"mask must be boolean, True where a token is valid, got torch.float32"):
+        with pytest.raises(ValueError, match=r"mask must be a boolean tensor, True where a token is valid, got torch.float32"):
             injective_linear_attention(q, k, v, mask=torch.ones(2, 7))

@@ -64,7 +64,11 @@ def test_the_form_follows_where_it_runs():
         ((2, 4, 3), (3, 4), r"kernels \(2, 4, 3\) do not fit tokens \(2, 12, 4\) on grid \(3, 4\)"),
         ((3, 4, 3, 3), (3, 4), r"kernels \(3, 4, 3, 3\) do not fit"),
         ((2, 5, 3, 3), (3, 4), r"kernels \(2, 5, 3, 3\) do not fit"),
-        ((2, 4, 3, 3, 3, 3), (3, 1, 2, 2), r"grid must have 1, 2 or 3 sides, got \(3, 1, 2, 2\)"),
+        (
+            (2, 4, 3, 3, 3, 3),
+            (3, 1, 2, 2),
+            r"grid must be a tuple of 1, 2 or 3 whole numbers, such as \(H, W\), got \(3, 1, 2, 2\)",
+        ),
     ],
 )
 def test_errors(kernels, grid, message):

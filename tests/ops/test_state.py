@@ -60,6 +60,9 @@ def test_states_that_do_not_fit():
         state.attend(q[:, :2])
     with pytest.raises(TypeError):
         state + 1
+    with pytest.raises(TypeError):
+        torch.zeros(2) + state
+    assert state != InjectiveState.from_tokens(k, v)
 
 
 def test_all_reduce_needs_a_group():

@@ -5,6 +5,9 @@ from math import log
 from pathlib import Path
 from typing import Any
 
+from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullFormatter
+
 Record = dict[str, Any]
 
 COLUMNS = ["N", "C", "ms", "softmax", "textbook", "inline", "global", "vs textbook", "vs softmax", "memory"]
@@ -74,6 +77,7 @@ def sentences(records: Sequence[Record]) -> list[str]:
             f"  forward + backward, textbook over it: {_span(large, ratio, 'step', textbook, name)}",
             f"  forward + backward, softmax over it: {_span(large, ratio, 'step', 'softmax', name)}",
             f"  peak memory, over textbook's: {_span(large, memory, name, textbook)}",
+            f"  peak memory, over softmax's: {_span(large, memory, name, 'softmax')}",
             f"{label}, all sizes, chosen form over the better one",
             f"  forward: {_span(records, over_the_better_form, 'forward', name)}",
             f"  forward + backward: {_span(records, over_the_better_form, 'step', name)}",
@@ -82,6 +86,8 @@ def sentences(records: Sequence[Record]) -> list[str]:
         powers = [f"N^{growth(records, 'forward', name, dim):.2f} (C = {dim})" for dim in sorted(widths[0] & widths[1])]
         if powers:
             out.append(f"{label}, forward time of a picture from 1,024 to 16,384 tokens grows as {', '.join(powers)}")
+    small = [r for r in records if r["tokens"] < 784]
+    out.append(f"InLineAttention, below 784 tokens, peak memory over softmax's: {_span(small, memory, 'inline', 'softmax')}")
     for kind, label in (("forward", "Forward"), ("step", "Forward + backward")):
         speeds = [(r, ratio(r, kind, "softmax", "inline")) for r in records]
         lost = [f"N = {r['tokens']}, C = {r['dim']} ({speed:.2f})" for r, speed in speeds if speed < 1]
@@ -100,12 +106,6 @@ def _span(records: Sequence[Record], value: Callable[..., float], *arguments: st
 
 def draw(records: Sequence[Record], path: Path) -> None:
     """Time of a token and peak memory of a token against the number of tokens, for three widths."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-    from matplotlib.ticker import LogLocator, NullFormatter
-
     dims = sorted({r["dim"] for r in records})
     dims = dims if len(dims) <= 3 else [dims[0], dims[len(dims) // 2], dims[-1]]
     lines = {
@@ -116,7 +116,8 @@ def draw(records: Sequence[Record], path: Path) -> None:
         "four products": ("four products", "#000000", ":"),
     }
     kinds = {"forward": "forward, µs a token", "step": "forward + backward, µs a token", "memory": "peak memory, kB a token"}
-    figure, axes = pyplot.subplots(3, len(dims), figsize=(4 * len(dims), 9), sharex=True, squeeze=False, layout="constrained")
+    figure = Figure(figsize=(4 * len(dims), 9), layout="constrained")
+    axes = figure.subplots(3, len(dims), sharex=True, squeeze=False)
     for column, dim in enumerate(dims):
         chosen = sorted((r for r in records if r["dim"] == dim), key=lambda r: r["tokens"])
         tokens = [r["tokens"] for r in chosen]
@@ -140,7 +141,6 @@ def draw(records: Sequence[Record], path: Path) -> None:
         axes[-1][column].minorticks_off()
     axes[0][0].legend(fontsize=8)
     figure.savefig(path, dpi=130)
-    pyplot.close(figure)
 
 
 def _per_token(record: Record, kind: str, name: str) -> float | None:

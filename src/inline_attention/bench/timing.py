@@ -7,10 +7,8 @@ from time import perf_counter
 
 import torch
 
-SLOW = 0.2
-"""Seconds: a contender that takes longer runs in the first two rounds only, so that the others get theirs."""
-LEAST, MOST = 7, 50
-"""Rounds for the others."""
+LEAST, MOST = 5, 50
+"""Rounds. All contenders of a case have the same number."""
 
 
 @dataclass(frozen=True)
@@ -23,7 +21,7 @@ class Timing:
 
 
 def interleave(contenders: Mapping[str, Callable[[], object]], *, seconds: float, device: torch.device) -> dict[str, Timing]:
-    """Time contenders in turn, round after round, for about so many seconds in all, or until each has had its least rounds."""
+    """Time contenders in turn, round after round, for about so many seconds in all, LEAST rounds at least."""
     for call in contenders.values():
         call()  # warm up
     calls = {name: max(1, int(0.01 / _time(call, 1, device))) for name, call in contenders.items()}
@@ -33,8 +31,7 @@ def interleave(contenders: Mapping[str, Callable[[], object]], *, seconds: float
         if done >= LEAST and perf_counter() - start > seconds:
             break
         for name, call in contenders.items():
-            if done < 2 or min(times[name]) < SLOW:
-                times[name].append(_time(call, calls[name], device))
+            times[name].append(_time(call, calls[name], device))
     return {name: Timing(min(taken), median(taken), len(taken)) for name, taken in times.items()}
 
 

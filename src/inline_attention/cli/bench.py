@@ -35,7 +35,7 @@ class BenchLayer:
         from ..bench.machine import machine
         from ..bench.report import COLUMNS, LEGEND, draw, rows, sentences
 
-        if self.seconds <= 0:
+        if not 0 < self.seconds < float("inf"):
             raise ValueError(f"--seconds must be positive, got {self.seconds}")
         device = usable_device(self.device)
         prepare_folder(self.out)
@@ -45,7 +45,7 @@ class BenchLayer:
         result = {"bench": "layer", "machine": machine(device), "seconds": self.seconds, "seed": self.seed, "records": records}
         text = json.dumps(result, indent=1)
         (self.out / "layer.json").write_text(text + "\n")
-        (self.out / "layer.md").write_text(_markdown(result["machine"], LEGEND, COLUMNS, rows(records), sentences(records)))
+        (self.out / "layer.md").write_text(_markdown(machine(device), LEGEND, COLUMNS, rows(records), sentences(records)))
         draw(records, self.out / "layer.png")
         console = Console()
         if self.json:
@@ -62,7 +62,16 @@ class BenchLayer:
         console.print(f"Written: {self.out}/layer.json, layer.md, layer.png", highlight=False, soft_wrap=True)
 
 
-def _markdown(machine: object, legend: str, columns: list[str], table: list[list[str]], sentences: list[str]) -> str:
-    lines = ["# inline bench layer", "", f"Measured on: {machine}", "", legend, ""]
+def _markdown(
+    machine: dict[str, str | int], legend: str, columns: list[str], table: list[list[str]], sentences: list[str]
+) -> str:
+    lines = [
+        "# inline bench layer",
+        "",
+        "Measured on " + ", ".join(f"{key} {value}" for key, value in machine.items()) + ".",
+        "",
+        legend,
+        "",
+    ]
     lines += [f"| {' | '.join(row)} |" for row in (columns, ["---:"] * len(columns), *table)]
     return "\n".join([*lines, "", "```text", *sentences, "```", ""])

@@ -6,20 +6,25 @@ import sys
 def main(arguments: list[str] | None = None) -> None:
     """Run a command. What a user can cause ends in one line and exit code 2, never in a traceback."""
     try:
-        import tyro
-
-        from .bench import BenchLayer
+        _run(arguments)
     except ModuleNotFoundError as missing:
         print(f"inline: the command needs {missing.name}: pip install 'inline-attention[cli]'", file=sys.stderr)
         sys.exit(2)
+    except KeyboardInterrupt:
+        print("inline: stopped", file=sys.stderr)
+        sys.exit(130)
+    except (ValueError, OSError) as error:
+        print(f"inline: {error}", file=sys.stderr)
+        sys.exit(2)
+
+
+def _run(arguments: list[str] | None) -> None:
+    import tyro
+
+    from .bench import BenchLayer
 
     bench = tyro.extras.SubcommandApp()
     bench.command(name="layer")(BenchLayer)
     app = tyro.extras.SubcommandApp()
     app.command(bench, name="bench", help="How fast, compared with what one would use instead.")
-    command = app.cli(prog="inline", description="Injective Linear Attention: see, measure, compare.", args=arguments)
-    try:
-        command.run()
-    except (ValueError, OSError, RuntimeError) as error:
-        print(f"inline: {error}", file=sys.stderr)
-        sys.exit(2)
+    app.cli(prog="inline", description="Injective Linear Attention: see, measure, compare.", args=arguments).run()

@@ -23,7 +23,11 @@ class TokenConvolution(LocalPart):
         super().__init__()
         self.head_dim = head_dim
         self.weight = nn.Parameter(torch.empty(num_heads, 9, device=device, dtype=dtype))
-        nn.init.uniform_(self.weight, -1 / 3, 1 / 3)  # 1 / sqrt(fan-in), as convolutions start
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Uniform within 1 / sqrt(fan-in), as convolutions start."""
+        nn.init.uniform_(self.weight, -1 / 3, 1 / 3)
 
     def kernels(self, x_mean: Tensor) -> Tensor:
         """The same for every picture: (1, C, 9)."""
@@ -45,11 +49,15 @@ class AngularAttention(Mixer):
 
     def __init__(self, dim: int, num_heads: int = 8, *, local: bool = False, **options: Unpack[MixerOptions]) -> None:
         super().__init__(dim, num_heads, local=local, **options)
-        self.convolution = TokenConvolution(num_heads, self.head_dim, device=options.get("device"), dtype=options.get("dtype"))
+        self.convolution = (
+            TokenConvolution(num_heads, self.head_dim, device=options.get("device"), dtype=options.get("dtype"))
+            if self.context_dim is None
+            else None
+        )
 
     def local_parts(self) -> list[LocalPart]:
         """Its own convolution, and the local residual where asked for."""
-        return [self.convolution, *super().local_parts()]
+        return [*([] if self.convolution is None else [self.convolution]), *super().local_parts()]
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
         """Half the mean value, plus a read-out of the keys' and values' outer product."""

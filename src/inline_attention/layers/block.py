@@ -6,6 +6,7 @@ from timm.layers import DropPath, Mlp
 from torch import Tensor, nn
 
 from ..ops.checks import Grid
+from ..ops.masking import zero_masked
 from .mixer import Mixer
 from .mlp import DepthwiseMlp
 
@@ -31,6 +32,8 @@ class Block(nn.Module):
         norm_layer: Callable[[int], nn.Module] = nn.LayerNorm,
     ) -> None:
         super().__init__()
+        if not isinstance(mixer, Mixer):
+            raise ValueError(f"mixer must be an instance of one of MIXERS, such as InLineAttention(192, 6), got {mixer!r}")
         dim, hidden = mixer.dim, int(mixer.dim * mlp_ratio)
         self.norm1 = norm_layer(dim)
         self.mixer = mixer
@@ -43,11 +46,12 @@ class Block(nn.Module):
         self.drop_path = DropPath(drop_path)
 
     def forward(self, x: Tensor, grid: Grid, *, num_prefix_tokens: int = 0, mask: Tensor | None = None) -> Tensor:
-        """Arguments as for `Mixer.forward`."""
+        """Arguments as for `Mixer.forward`. Masked tokens are zeroed, so that not even a NaN gets from them into gradients."""
+        x = zero_masked(x, mask)
         x = x + self.drop_path(self.mixer(self.norm1(x), grid, num_prefix_tokens=num_prefix_tokens, mask=mask))
         hidden = self.norm2(x)
         if isinstance(self.mlp, DepthwiseMlp):
-            hidden = self.mlp(hidden, grid, num_prefix_tokens=num_prefix_tokens)
+            hidden = self.mlp(hidden, grid, num_prefix_tokens=num_prefix_tokens, mask=mask)
         else:
             hidden = self.mlp(hidden)
         out: Tensor = x + self.drop_path(hidden)

@@ -31,7 +31,11 @@ class SharedConvolution(LocalPart):
         super().__init__()
         self.num_heads = num_heads
         self.weight = nn.Parameter(torch.empty(head_dim, *(5,) * grid_dims, device=device, dtype=dtype))
-        bound = float(5**grid_dims) ** -0.5  # 1 / sqrt(fan-in), as convolutions start
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Uniform within 1 / sqrt(fan-in), as convolutions start."""
+        bound = float(self.weight[0].numel()) ** -0.5
         nn.init.uniform_(self.weight, -bound, bound)
 
     def kernels(self, x_mean: Tensor) -> Tensor:
@@ -52,13 +56,17 @@ class FocusedAttention(Mixer):
 
     def __init__(self, dim: int, num_heads: int = 8, *, local: bool = False, **options: Unpack[MixerOptions]) -> None:
         super().__init__(dim, num_heads, local=local, **options)
-        self.convolution = SharedConvolution(
-            num_heads, self.head_dim, self.grid_dims, device=options.get("device"), dtype=options.get("dtype")
+        self.convolution = (
+            SharedConvolution(
+                num_heads, self.head_dim, self.grid_dims, device=options.get("device"), dtype=options.get("dtype")
+            )
+            if self.context_dim is None
+            else None
         )
 
     def local_parts(self) -> list[LocalPart]:
         """Its own convolution, and the local residual where asked for."""
-        return [self.convolution, *super().local_parts()]
+        return [*([] if self.convolution is None else [self.convolution]), *super().local_parts()]
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
         """Linear attention of the focused queries and keys."""

@@ -9,7 +9,8 @@ from torch import Tensor, nn
 class GroupedLinear(nn.Module):
     """(B, in_features) -> (B, out_features), each group of outputs seeing its own group of inputs.
 
-    `weight` is (groups, out_features / groups, in_features / groups); started like the convolution it stands for.
+    On the single vector of a picture this takes a fraction of the time of a convolution. `weight` is
+    (groups, out_features / groups, in_features / groups); it starts like the convolution that it stands for.
     """
 
     def __init__(
@@ -39,3 +40,8 @@ class GroupedLinear(nn.Module):
         groups, outputs, inputs = weight.shape
         out = torch.baddbmm(self.bias.view(groups, 1, outputs), x.view(-1, groups, inputs).transpose(0, 1), weight.mT)
         return out.transpose(0, 1).reshape(-1, groups * outputs)
+
+    def extra_repr(self) -> str:
+        """What `print(model)` shows."""
+        groups, outputs, inputs = self.weight.shape
+        return f"in_features={groups * inputs}, out_features={groups * outputs}, groups={groups}"

@@ -1,6 +1,6 @@
 """Hydra attention (Bolya et al., "Hydra Attention: Efficient Attention with Many Heads", ECCV Workshops 2022)."""
 
-import torch.nn.functional as F
+import torch
 from torch import Tensor
 
 from ..ops.masking import zero_masked
@@ -16,8 +16,9 @@ class HydraAttention(Mixer):
     """
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
-        """One global vector, gated by each query."""
-        return _unit(q) * (zero_masked(_unit(k), mask) * v).sum(2, keepdim=True)
+        """One global vector, gated by each query. Since nothing is divided, what key dropout takes away is made up for."""
+        total = (zero_masked(_unit(k), mask) * v).sum(2, keepdim=True)
+        return _unit(q) * (total / (1 - self.attn_drop) if self.training else total)
 
     def weights(self, q: Tensor, k: Tensor, mask: Tensor | None) -> Tensor:
         """(B, C, M, N): a head for each channel."""
@@ -26,4 +27,4 @@ class HydraAttention(Mixer):
 
 def _unit(x: Tensor) -> Tensor:
     """(B, heads, N, d) with each token's vector over all heads and channels at length 1."""
-    return F.normalize(x.transpose(1, 2).flatten(2), dim=-1).unflatten(2, (x.shape[1], x.shape[3])).transpose(1, 2)
+    return x / torch.linalg.vector_norm(x, dim=(1, 3), keepdim=True).clamp(min=1e-12)

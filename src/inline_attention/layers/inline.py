@@ -22,9 +22,9 @@ from ..ops.checks import Grid, check_name
 from ..ops.folded import fold_attention
 from ..ops.injective import injective_linear_attention
 from ..ops.kernels import Kernel, identity
-from ..ops.local import batch_last, local_convolution
-from ..ops.masking import count_valid, zero_masked
-from ..ops.precision import autocast_is_on
+from ..ops.local import local_convolution, tokens_first
+from ..ops.masking import mean_valid, zero_masked
+from ..ops.precision import autocast_is_on, wide
 from ..ops.reference import injective_weights
 from .kernel import make_kernel
 from .mixer import Mixer, MixerOptions
@@ -39,7 +39,7 @@ class InLineAttention(Mixer):
         dim, num_heads: channels, and heads that divide them.
         kernel: the feature map phi, a name from `KERNELS` or a function on (B, heads, N, d).
         scale: s; head_dim ** -0.5 if None.
-        local: add the local residual; on by default.
+        local: add the local residual; on by default, except in a layer with `context_dim`.
         form: "folded", "heads", or "auto", which takes the cheaper one by the rule of `folds`.
         options: as for every `Mixer`.
     """
@@ -51,14 +51,16 @@ class InLineAttention(Mixer):
         *,
         kernel: str | Kernel = "identity",
         scale: float | None = None,
-        local: bool = True,
+        local: bool | None = None,
         form: Form = "auto",
         **options: Unpack[MixerOptions],
     ) -> None:
+        local = options.get("context_dim") is None if local is None else local
         super().__init__(dim, num_heads, local=local, **options)
         check_name("form", form, get_args(Form))
         if form == "folded" and (kernel not in ("identity", identity) or options.get("qk_norm")):
-            raise ValueError(f"the folded form needs the identity kernel and no qk_norm, got kernel={kernel!r}")
+            qk_norm = bool(options.get("qk_norm"))
+            raise ValueError(f"the folded form needs the identity kernel and no qk_norm, got {kernel=}, {qk_norm=}")
         self.scale = float(self.head_dim) ** -0.5 if scale is None else scale
         self.kernel = make_kernel(kernel, num_heads, self.head_dim, device=options.get("device"), dtype=options.get("dtype"))
         self.form = form
@@ -71,21 +73,24 @@ class InLineAttention(Mixer):
         part the folded form also spares permutations, and measured times meet at about N = 3 C / 4. So "auto" folds from
         there on; `inline bench layer` times both forms and tells how far the choice is from the better one.
 
-        Two exceptions. An exported graph has to serve every N: it is folded. In half precision on an accelerator, where an
-        fp32 product is many times slower than a half-precision one, S is the dearer sum: it is not (not measured).
+        Two exceptions. An exported graph with a dynamic grid has to serve every N: it is folded. In half precision on an
+        accelerator, where an fp32 product is many times slower than a half-precision one, S is the dearer sum: it is not
+        (reasoned, not measured).
         """
         if self.form == "heads" or not self._can_fold():
             return False
-        if self.form == "folded" or torch.compiler.is_exporting():
+        if self.form == "folded" or (torch.compiler.is_exporting() and not isinstance(x.shape[1], int)):
             return True
         half = x.dtype in (torch.float16, torch.bfloat16) or autocast_is_on(x.device)
         enough = self.dim if self.local is None else 3 * self.dim // 4
         return x.shape[1] >= enough and (x.is_cpu or not half)
 
     def _can_fold(self) -> bool:
-        """Folding multiplies weights, so projections must be plain ones; dropping keys needs keys."""
-        plain = type(self.q) is type(self.kv) is type(self.proj) is nn.Linear and type(self.q_norm) is nn.Identity
-        return self.kernel is identity and plain and not (self.training and self.attn_drop > 0)
+        """Folding multiplies weights past the projections, which must be plain and unobserved; dropping keys needs keys."""
+        projections = (self.q, self.kv, self.proj)
+        plain = all(type(p) is nn.Linear and not (p._forward_hooks or p._forward_pre_hooks) for p in projections)
+        linear = self.kernel is identity and type(self.q_norm) is nn.Identity
+        return plain and linear and not (self.training and self.attn_drop > 0)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
         """v_bar + s phi(q)^T Cov(phi(k), v)."""
@@ -112,19 +117,19 @@ class InLineAttention(Mixer):
 
     def _forward_folded(self, x: Tensor, grid: Grid | None, num_prefix_tokens: int, mask: Tensor | None) -> Tensor:
         """y = (x A + c + conv(V)) W_o^T + b_o."""
-        tokens = zero_masked(x, mask)
-        x_mean = self._mean(x, mask)
-        count = x.shape[1] if mask is None else count_valid(x_mean, mask).clamp(min=1)
+        x = zero_masked(x, mask)
+        full = wide(x)  # once: gradients of what is subtracted from each other meet in full precision
+        x_mean = mean_valid(full, mask)
         w_k, w_v = self.kv.weight.chunk(2)
         b_v = None if self.kv.bias is None else self.kv.bias[self.dim :]
-        v = None if self.local is None else batch_last(zero_masked(F.linear(tokens, w_v, b_v), mask))
+        v = None if self.local is None else tokens_first(zero_masked(F.linear(x, w_v, b_v), mask))
         a, c = fold_attention(
-            tokens, x_mean, count, v,
+            full, x_mean, v, mask,
             w_q=self.q.weight, b_q=self.q.bias, w_k=w_k, w_v=w_v, b_v=b_v,
             num_heads=self.num_heads, scale=self.scale,
         )  # fmt: skip
         if v is None or self.local is None or grid is None:
-            a, c = F.linear(a.to(x.dtype), self.proj.weight), self.proj(c.to(x.dtype))
+            a, c = F.linear(a.to(x.dtype), self.proj.weight), F.linear(c.to(x.dtype), self.proj.weight, self.proj.bias)
             out = torch.baddbmm(c.unsqueeze(1), x, a)
         else:
             kernels = self.local.kernels(x_mean.to(x.dtype)).to(v.dtype)
@@ -136,3 +141,7 @@ class InLineAttention(Mixer):
             out = self.proj(out)
         mixed: Tensor = self.proj_drop(out)
         return mixed
+
+    def extra_repr(self) -> str:
+        """What `print(model)` shows."""
+        return f"{super().extra_repr()}, scale={self.scale:.4g}, form={self.form}"

@@ -14,8 +14,15 @@ class ReluAffine(nn.Module):
         self, num_heads: int, head_dim: int, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None
     ) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.eye(head_dim, device=device, dtype=dtype).repeat(num_heads, 1, 1))
-        self.bias = nn.Parameter(torch.zeros(num_heads, head_dim, device=device, dtype=dtype))
+        self.weight = nn.Parameter(torch.empty(num_heads, head_dim, head_dim, device=device, dtype=dtype))
+        self.bias = nn.Parameter(torch.empty(num_heads, head_dim, device=device, dtype=dtype))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Start as ReLU."""
+        with torch.no_grad():
+            self.weight.copy_(torch.eye(self.weight.shape[1]))
+            self.bias.zero_()
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, heads, N, d) -> (B, heads, N, d), in x's precision."""

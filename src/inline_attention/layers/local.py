@@ -6,6 +6,7 @@ says on which tokens the kernels are laid. The mixer convolves, and can write th
 Shapes: x_mean (B, C), the mean of the layer's input over its valid tokens; values (B, N, C).
 """
 
+from abc import ABC, abstractmethod
 from math import prod
 
 import torch
@@ -16,12 +17,12 @@ from ..ops.checks import Grid
 from .grouped_linear import GroupedLinear
 
 
-class LocalPart(nn.Module):
+class LocalPart(nn.Module, ABC):
     """Kernels over the grid tokens; prefix tokens are not on the grid and get nothing."""
 
+    @abstractmethod
     def kernels(self, x_mean: Tensor) -> Tensor:
         """(B, C) -> (B or 1, C, *kernel_size)."""
-        raise NotImplementedError
 
     def grid_of(self, grid: Grid, num_prefix_tokens: int) -> tuple[Grid, int]:
         """The grid that the kernels are laid on, and how many tokens before it are left out."""
@@ -47,8 +48,6 @@ class LocalResidual(LocalPart):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        if not 1 <= grid_dims <= 3:
-            raise ValueError(f"grid_dims must be 1, 2 or 3, got {grid_dims}")
         self.kernel_size = (kernel_size,) * grid_dims if isinstance(kernel_size, int) else tuple(kernel_size)
         if len(self.kernel_size) != grid_dims or min(self.kernel_size) < 1:
             raise ValueError(f"kernel size {kernel_size} does not fit a grid of {grid_dims} sides")

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from ..ops.checks import Grid, check_grid, check_heads, check_mask, check_tokens
 from ..ops.local import local_convolution
-from ..ops.masking import count_valid, zero_masked
+from ..ops.masking import mean_valid, zero_masked
 from ..ops.precision import wide, without_autocast
 from ..ops.reference import local_weights
 from .local import LocalPart, LocalResidual
@@ -60,13 +60,13 @@ class Mixer(nn.Module, ABC):
         qk_norm: LayerNorm of queries and keys, over the channels of a head.
         proj_bias: give the output projection a bias.
         attn_drop: while training, the share of keys that each picture's queries cannot see. Weights of linear mixers are
-            never formed, so whole keys are dropped and not single weights; `softmax` drops single weights, as usual. What is
-            left is not scaled up: all but hydra divide by the keys that are left.
+            never formed, so whole keys are dropped and not single weights; `softmax` drops single weights, as usual.
         proj_drop: dropout after the output projection.
         local: add the input-dependent convolution of the values (`LocalResidual`).
         local_size: the size of its kernels, one number or one for each side.
         grid_dims: how many sides the grid has: 1, 2 or 3.
-        context_dim: channels of `context` in cross-attention; `dim` if None.
+        context_dim: channels of the `context` that the layer always reads: it is for cross-attention only and has no local
+            parts. A layer without can read a context of `dim` channels when it is given one.
     """
 
     half_precision: ClassVar[bool] = False
@@ -97,14 +97,22 @@ class Mixer(nn.Module, ABC):
         check_heads(dim, num_heads)
         if not 0 <= attn_drop < 1:
             raise ValueError(f"attn_drop must be in [0, 1), got {attn_drop}")
+        if not 1 <= grid_dims <= 3:
+            raise ValueError(f"grid_dims must be 1, 2 or 3, got {grid_dims}")
+        if context_dim is not None and context_dim < 1:
+            raise ValueError(f"context_dim must be at least 1, got {context_dim}")
+        if local and context_dim is not None:
+            raise ValueError(f"a layer that reads a context (context_dim={context_dim}) has no local part: pass local=False")
+        if local_size != 3 and not local:
+            raise ValueError(f"local_size={local_size} needs local=True")
         self.dim = dim
         self.num_heads = num_heads
         self.head_dim = dim // num_heads
         self.grid_dims = grid_dims
-        self.context_dim = dim if context_dim is None else context_dim
+        self.context_dim = context_dim
         self.attn_drop = attn_drop
         self.q = nn.Linear(dim, dim, bias=qkv_bias, device=device, dtype=dtype)
-        self.kv = nn.Linear(self.context_dim, 2 * dim, bias=qkv_bias, device=device, dtype=dtype)
+        self.kv = nn.Linear(dim if context_dim is None else context_dim, 2 * dim, bias=qkv_bias, device=device, dtype=dtype)
         norm = partial(nn.LayerNorm, self.head_dim, device=device, dtype=dtype) if qk_norm else nn.Identity
         self.q_norm, self.k_norm = norm(), norm()
         self.local = LocalResidual(dim, num_heads, local_size, grid_dims, device=device, dtype=dtype) if local else None
@@ -139,14 +147,15 @@ class Mixer(nn.Module, ABC):
             grid: (L,), (H, W) or (D, H, W). A mixer without local parts, or one that reads a context, can do without.
             num_prefix_tokens: how many tokens come before the grid. They attend and are attended to like all others,
                 but are no one's neighbours.
-            mask: (B, N) over the keys, True where valid. Masked tokens have no influence on the others; their own rows
-                of the result mean nothing.
+            mask: (B, N) over the keys, True where valid. Masked tokens have no influence on the others, nor on gradients;
+                their own rows of the result mean nothing.
             context: (B, N, context_dim): take keys and values from it instead of x. Local parts are then off.
 
         Returns:
             (B, M, C).
         """
         self._check(x, grid, num_prefix_tokens, mask, context)
+        x = zero_masked(x, mask) if context is None else x
         q, k, v = self._project(x, mask, context)
         kept = self._drop_keys(k, mask)
         if self.half_precision:
@@ -175,23 +184,25 @@ class Mixer(nn.Module, ABC):
         Args:
             queries: places on the token axis of x, prefix tokens counted: the class token is 0.
 
-        The other arguments are those of `forward`. Memory is linear in the number of queries.
+        The other arguments are those of `forward`. Memory is linear in the number of queries; local rows are by channel.
         """
         self._check(x, grid, num_prefix_tokens, mask, context)
-        chosen = torch.as_tensor(queries, dtype=torch.long, device=x.device)
-        if chosen.ndim != 1 or chosen.numel() == 0:
+        chosen = torch.as_tensor(queries, device=x.device)
+        if chosen.ndim != 1 or chosen.numel() == 0 or chosen.is_floating_point() or chosen.dtype is torch.bool:
             raise ValueError(f"queries must be a list of token indices, got {queries!r}")
         if int(chosen.min()) < 0 or int(chosen.max()) >= x.shape[1]:
             raise ValueError(f"queries {chosen.tolist()} are not all within the {x.shape[1]} tokens of x")
+        x = zero_masked(x, mask) if context is None else x
         q, k, v = self._project(x, mask, context)
         with without_autocast(x.device):
             mixed = self.weights(wide(q[:, :, chosen]), wide(k), mask)
         if grid is None or context is not None or not self.local_parts():
             return AttentionRows(mixed, None)
-        local = v.new_zeros(v.shape[0], self.dim, len(chosen), v.shape[2])
+        local = mixed.new_zeros(v.shape[0], self.dim, len(chosen), v.shape[2])
+        x_mean = mean_valid(x, mask).to(x.dtype)
         for part in self.local_parts():
             part_grid, skip = part.grid_of(grid, num_prefix_tokens)
-            kernels = part.kernels(self._mean(x, mask).to(x.dtype)).expand(v.shape[0], *(-1 for _ in range(1 + len(part_grid))))
+            kernels = wide(part.kernels(x_mean)).expand(v.shape[0], *(-1 for _ in range(1 + len(part_grid))))
             on_grid = chosen >= skip
             local[:, :, on_grid, skip:] += local_weights(kernels, part_grid, chosen[on_grid] - skip)
         if mask is not None:
@@ -199,8 +210,8 @@ class Mixer(nn.Module, ABC):
         return AttentionRows(mixed, local)
 
     def _project(self, x: Tensor, mask: Tensor | None, context: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-        """q (B, heads, M, d), k and v (B, heads, N, d); masked keys and values are zero."""
-        keys, values = self.kv(x if context is None else context).chunk(2, dim=-1)
+        """q (B, heads, M, d), k and v (B, heads, N, d); masked keys and values are zero. x is zero where masked already."""
+        keys, values = self.kv(x if context is None else zero_masked(context, mask)).chunk(2, dim=-1)
         q, k, v = self.q_norm(self._split(self.q(x))), self.k_norm(self._split(keys)), self._split(values)
         return q, zero_masked(k, mask), zero_masked(v, mask)
 
@@ -219,26 +230,22 @@ class Mixer(nn.Module, ABC):
         kept = torch.rand(k.shape[0], k.shape[2], device=k.device) >= self.attn_drop
         return kept if mask is None else kept & mask
 
-    def _mean(self, x: Tensor, mask: Tensor | None) -> Tensor:
-        """x_bar: (B, C), over the valid tokens, in fp32 or better."""
-        total = zero_masked(x, mask).sum(1, dtype=torch.promote_types(x.dtype, torch.float32))
-        return total / (x.shape[1] if mask is None else count_valid(total.unsqueeze(1), mask).clamp(min=1).unsqueeze(1))
-
     def _add_local(self, out: Tensor, x: Tensor, v: Tensor, grid: Grid, num_prefix_tokens: int, mask: Tensor | None) -> Tensor:
         """`out` plus what the local parts make of the values."""
-        for part in self.local_parts():
+        parts = self.local_parts()
+        x_mean = mean_valid(x, mask).to(x.dtype) if parts else x
+        for part in parts:
             part_grid, skip = part.grid_of(grid, num_prefix_tokens)
-            kernels = part.kernels(self._mean(x, mask).to(x.dtype)).to(v.dtype)
-            convolved = local_convolution(v[:, skip:], kernels, part_grid)
+            convolved = local_convolution(v[:, skip:], part.kernels(x_mean).to(v.dtype), part_grid)
             out = out + (F.pad(convolved, (0, 0, skip, 0)) if skip else convolved)
         return out
 
     def _check(self, x: Tensor, grid: Grid | None, num_prefix_tokens: int, mask: Tensor | None, context: Tensor | None) -> None:
         check_tokens("x", x, self.dim)
-        if context is None and self.context_dim != self.dim:
+        if context is None and self.context_dim is not None:
             raise ValueError(f"this layer reads a context of {self.context_dim} channels: pass context=")
         if context is not None:
-            check_tokens("context", context, self.context_dim)
+            check_tokens("context", context, self.kv.in_features)
             if context.shape[0] != x.shape[0]:
                 raise ValueError(f"x has a batch of {x.shape[0]}, context of {context.shape[0]}")
         check_mask(mask, x.shape[0], (x if context is None else context).shape[1])

@@ -6,6 +6,7 @@ from torch import Tensor, nn
 
 from ..ops.checks import Grid, check_grid
 from ..ops.local import local_convolution
+from ..ops.masking import zero_masked
 
 
 class DepthwiseMlp(nn.Module):
@@ -30,14 +31,18 @@ class DepthwiseMlp(nn.Module):
         self.bias = nn.Parameter(torch.empty(hidden_features, device=device, dtype=dtype))
         self.fc2 = nn.Linear(hidden_features, in_features, device=device, dtype=dtype)
         self.drop = nn.Dropout(drop)
-        bound = float(3**grid_dims) ** -0.5  # 1 / sqrt(fan-in), as convolutions start
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Kernels and bias uniform within 1 / sqrt(fan-in), as convolutions start."""
+        bound = float(self.weight[0].numel()) ** -0.5
         nn.init.uniform_(self.weight, -bound, bound)
         nn.init.uniform_(self.bias, -bound, bound)
 
-    def forward(self, x: Tensor, grid: Grid, *, num_prefix_tokens: int = 0) -> Tensor:
-        """The grid says where the tokens after the prefix lie."""
+    def forward(self, x: Tensor, grid: Grid, *, num_prefix_tokens: int = 0, mask: Tensor | None = None) -> Tensor:
+        """The grid says where the tokens after the prefix lie; masked tokens, (B, N), are no one's neighbours."""
         check_grid(grid, x.shape[1], num_prefix_tokens)
-        hidden = self.fc1(x)
+        hidden = zero_masked(self.fc1(zero_masked(x, mask)), mask)
         kernels, bias = self.weight.unsqueeze(0).to(hidden.dtype), self.bias.unsqueeze(0).to(hidden.dtype)
         convolved = local_convolution(hidden[:, num_prefix_tokens:], kernels, grid, bias=bias)
         hidden = torch.cat([hidden[:, :num_prefix_tokens], convolved], 1)

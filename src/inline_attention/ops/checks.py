@@ -3,6 +3,7 @@
 from collections.abc import Collection
 from math import prod
 
+import torch
 from torch import Tensor
 
 Grid = tuple[int, ...]
@@ -48,16 +49,19 @@ def check_mask(mask: Tensor | None, batch: int, tokens: int) -> None:
     """Raise unless the mask is absent or boolean and (B, N)."""
     if mask is None:
         return
-    if str(mask.dtype) != "torch.bool":
-        raise ValueError(f"mask must be boolean, True where a token is valid, got {mask.dtype}")
+    if not isinstance(mask, Tensor) or mask.dtype is not torch.bool:
+        raise ValueError(f"mask must be a boolean tensor, True where a token is valid, got {getattr(mask, 'dtype', mask)}")
     if mask.shape != (batch, tokens):
         raise ValueError(f"mask must be (batch, tokens) = ({batch}, {tokens}) over the keys, got {tuple(mask.shape)}")
 
 
 def check_grid(grid: Grid, tokens: int, num_prefix_tokens: int = 0) -> None:
     """Raise unless prefix tokens and grid account for every token."""
-    if not 1 <= len(grid) <= 3:
-        raise ValueError(f"grid must have 1, 2 or 3 sides, got {tuple(grid)}")
+    whole = isinstance(grid, tuple | list) and all(isinstance(side, int | torch.SymInt) for side in grid)
+    if not whole or not 1 <= len(grid) <= 3:
+        raise ValueError(f"grid must be a tuple of 1, 2 or 3 whole numbers, such as (H, W), got {grid!r}")
+    if any(side < 1 for side in grid):
+        raise ValueError(f"every side of the grid must be at least 1, got {tuple(grid)}")
     if num_prefix_tokens < 0:
         raise ValueError(f"num_prefix_tokens must not be negative, got {num_prefix_tokens}")
     if num_prefix_tokens + prod(grid) != tokens:

@@ -57,7 +57,7 @@ def injective_linear_attention(
         return state.attend(phi(wide(q)), scale=scale).to(q.dtype)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class InjectiveState:
     """All that queries need from the keys: four sums over tokens, in fp32 or better.
 
@@ -106,7 +106,7 @@ class InjectiveState:
 
     def __radd__(self, other: object) -> InjectiveState:
         """0 + state, so that `sum(states)` works."""
-        return self if other == 0 else NotImplemented
+        return self if isinstance(other, int) and other == 0 else NotImplemented
 
     def attend(self, q: Tensor, *, scale: float | None = None) -> Tensor:
         """What queries (B, heads, M, d) read: v_bar + s phi(q)^T Cov, (B, heads, M, e), in q's dtype."""

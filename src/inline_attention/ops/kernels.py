@@ -55,8 +55,10 @@ KERNELS: dict[str, Callable[..., Tensor]] = {
 
 def resolve_kernel(kernel: str | Kernel) -> Kernel:
     """The function that a name stands for; a callable stands for itself."""
-    if not isinstance(kernel, str):
+    if callable(kernel):
         return kernel
+    if not isinstance(kernel, str):
+        raise ValueError(f"kernel must be a name ({', '.join(KERNELS)}) or a function, got {kernel!r}")
     check_name("kernel", kernel, KERNELS)
     if kernel == "relu_affine":
         raise ValueError(

@@ -37,12 +37,12 @@ def local_convolution(v: Tensor, kernels: Tensor, grid: Grid, *, bias: Tensor | 
             f"bias {tuple(bias.shape)} does not fit kernels {tuple(kernels.shape)}; it must be (batch or 1, channels)"
         )
     half = v.dtype in (torch.float16, torch.bfloat16)
-    if torch.compiler.is_compiling() or (half and not v.is_cpu):
+    if torch.compiler.is_compiling() or (half and not v.is_cpu) or v.shape[0] == 0:
         return shifted_convolution(v, kernels, grid, bias=bias)
     return grouped_convolution(v, kernels, grid, bias=bias)
 
 
-def batch_last(v: Tensor) -> Tensor:
+def tokens_first(v: Tensor) -> Tensor:
     """The same (B, N, C) tokens laid out in memory as (N, B, C), from where `grouped_convolution` takes them without a copy."""
     return v.transpose(0, 1).contiguous().transpose(0, 1)
 

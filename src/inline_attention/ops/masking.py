@@ -18,7 +18,13 @@ def zero_masked(tokens: Tensor, mask: Tensor | None) -> Tensor:
 
 
 def count_valid(tokens: Tensor, mask: Tensor | None) -> Tensor:
-    """How many of the tokens of each picture are valid: (B,), in the dtype of `tokens` ((B, ..., N, d))."""
+    """How many of the tokens (B, ..., N, d) of each picture are valid: (B,), in their dtype."""
     if mask is None:
         return torch.full((tokens.shape[0],), tokens.shape[-2], dtype=tokens.dtype, device=tokens.device)
     return mask.sum(1).to(tokens.dtype)
+
+
+def mean_valid(tokens: Tensor, mask: Tensor | None) -> Tensor:
+    """The mean of the valid tokens: (B, N, C), zero where masked, -> (B, C) in fp32 or better; zero where none is valid."""
+    total = tokens.sum(1, dtype=torch.promote_types(tokens.dtype, torch.float32))
+    return total / (tokens.shape[1] if mask is None else mask.sum(1, keepdim=True).clamp(min=1))

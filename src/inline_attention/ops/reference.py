@@ -17,10 +17,11 @@ from .masking import count_valid, zero_masked
 
 def softmax_weights(q: Tensor, k: Tensor, *, scale: float | None = None, mask: Tensor | None = None) -> Tensor:
     """exp(s q_i.k_j) / sum_t exp(s q_i.k_t)."""
-    similarity = _scale(q, scale) * (q @ k.mT)
-    if mask is not None:
-        similarity = similarity.masked_fill(~mask[:, None, None, :], float("-inf"))
-    return similarity.softmax(-1)
+    similarity = _scale(q, scale) * (q @ zero_masked(k, mask).mT)
+    if mask is None:
+        return similarity.softmax(-1)
+    hidden = ~mask[:, None, None, :]
+    return similarity.masked_fill(hidden, torch.finfo(q.dtype).min).softmax(-1).masked_fill(hidden, 0)
 
 
 def linear_weights(q: Tensor, k: Tensor, *, mask: Tensor | None = None, eps: float = 1e-6) -> Tensor:
@@ -29,7 +30,7 @@ def linear_weights(q: Tensor, k: Tensor, *, mask: Tensor | None = None, eps: flo
     Dividing forgets the length of phi(q): queries on one ray get the same row.
     """
     similarity = q @ zero_masked(k, mask).mT
-    count = count_valid(k, mask)[:, None, None, None]
+    count = count_valid(k, mask)[:, None, None, None].clamp(min=1)
     return similarity / (similarity.sum(-1, keepdim=True) + count * eps)
 
 
@@ -47,9 +48,10 @@ def injective_weights(q: Tensor, k: Tensor, *, scale: float | None = None, mask:
 
 def efficient_weights(q: Tensor, k: Tensor, *, mask: Tensor | None = None) -> Tensor:
     """softmax over channels of q_i, times softmax over tokens of k (Shen et al.)."""
-    if mask is not None:
-        k = k.masked_fill(~mask[:, None, :, None], float("-inf"))
-    return q.softmax(-1) @ k.softmax(-2).mT
+    if mask is None:
+        return q.softmax(-1) @ k.softmax(-2).mT
+    hidden = ~mask[:, None, :, None]
+    return q.softmax(-1) @ k.masked_fill(hidden, torch.finfo(k.dtype).min).softmax(-2).masked_fill(hidden, 0).mT
 
 
 def angular_weights(q: Tensor, k: Tensor, *, mask: Tensor | None = None) -> Tensor:

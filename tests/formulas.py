@@ -1,0 +1,140 @@
+"""Every mixer written out once more, picture by picture and head by head, from raw weights: nothing is shared with the package.
+
+Masked tokens are taken out of keys and values altogether; convolutions are torch's own, on values with zeros in their place.
+"""
+
+from math import pi, prod, sqrt
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+def softmax(q: Tensor, k: Tensor, v: Tensor, heads: int) -> Tensor:
+    return each_head(lambda q, k, v: torch.softmax(q @ k.T / sqrt(q.shape[1]), 1) @ v, q, k, v, heads)
+
+
+def inline(q: Tensor, k: Tensor, v: Tensor, heads: int) -> Tensor:
+    def head(q, k, v):
+        similarity = q @ k.T / sqrt(q.shape[1]) / len(k)
+        return (similarity - similarity.mean(1, keepdim=True) + 1 / len(k)) @ v
+
+    return each_head(head, q, k, v, heads)
+
+
+def divided(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    similarity = q @ k.T
+    return similarity / (similarity.sum(1, keepdim=True) + len(k) * 1e-6) @ v
+
+
+def linear(q: Tensor, k: Tensor, v: Tensor, heads: int) -> Tensor:
+    return each_head(lambda q, k, v: divided(q.clamp(min=0), k.clamp(min=0), v), q, k, v, heads)
+
+
+def efficient(q: Tensor, k: Tensor, v: Tensor, heads: int) -> Tensor:
+    return each_head(lambda q, k, v: torch.softmax(q, 1) @ (torch.softmax(k, 0).T @ v), q, k, v, heads)
+
+
+def hydra(q: Tensor, k: Tensor, v: Tensor, heads: int) -> Tensor:
+    q, k = q / q.norm(dim=1, keepdim=True), k / k.norm(dim=1, keepdim=True)
+    return q * (k * v).sum(0)
+
+
+def angular(q: Tensor, k: Tensor, v: Tensor, heads: int) -> Tensor:
+    def head(q, k, v):
+        cosine = (q / q.norm(dim=1, keepdim=True)) @ (k / k.norm(dim=1, keepdim=True)).T
+        return (0.5 + cosine / pi) @ v / len(k)
+
+    return each_head(head, q, k, v, heads)
+
+
+def focused(q: Tensor, k: Tensor, v: Tensor, heads: int) -> Tensor:
+    def sharpen(x):
+        y = x.clamp(min=0) + 1e-6
+        return y.norm(dim=1, keepdim=True) / (y * y * y).norm(dim=1, keepdim=True) * y * y * y
+
+    return each_head(divided, sharpen(q), sharpen(k), v, heads)
+
+
+FORMULAS = {
+    "inline": inline,
+    "softmax": softmax,
+    "linear": linear,
+    "efficient": efficient,
+    "hydra": hydra,
+    "angular": angular,
+    "enhanced": linear,
+    "focused": focused,
+}
+
+
+def each_head(head, q: Tensor, k: Tensor, v: Tensor, heads: int) -> Tensor:
+    size = q.shape[1] // heads
+    columns = [slice(h * size, (h + 1) * size) for h in range(heads)]
+    return torch.cat([head(q[:, c], k[:, c], v[:, c]) for c in columns], 1)
+
+
+def formula(
+    name: str, state: dict[str, Tensor], x: Tensor, grid, heads: int, prefix: int, mask: Tensor | None, context=None
+) -> Tensor:
+    """The mixer's output for parameters by name, (B, M, C)."""
+    return torch.stack(
+        [
+            one_picture(
+                name,
+                state,
+                x[b],
+                grid,
+                heads,
+                prefix,
+                torch.ones(len(x[b] if context is None else context[b]), dtype=torch.bool) if mask is None else mask[b],
+                None if context is None else context[b],
+            )
+            for b in range(len(x))
+        ]
+    )
+
+
+def one_picture(name, state, x, grid, heads, prefix, valid, context):
+    dim = x.shape[1]
+    source = x if context is None else context
+    q = x @ state["q.weight"].T + state["q.bias"]
+    k = source @ state["kv.weight"][:dim].T + state["kv.bias"][:dim]
+    v = source @ state["kv.weight"][dim:].T + state["kv.bias"][dim:]
+    out = FORMULAS[name](q, k[valid], v[valid], heads)
+    if context is None:
+        around = torch.where(valid[:, None], v, 0)
+        if "local.hidden.weight" in state:
+            x_mean = x[valid].mean(0)
+            # two 1x1 convolutions grouped by heads, C -> C -> 9 C, as the authors have them
+            hidden = F.conv1d(
+                x_mean[None, :, None],
+                state["local.hidden.weight"].flatten(0, 1)[..., None],
+                state["local.hidden.bias"],
+                groups=heads,
+            )
+            hidden = hidden * 0.5 * (1 + torch.erf(hidden / sqrt(2)))
+            taps = F.conv1d(hidden, state["local.taps.weight"].flatten(0, 1)[..., None], state["local.taps.bias"], groups=heads)
+            out = out + on_grid(around, taps.view(dim, 1, *(3,) * len(grid)), grid, prefix)
+        if name == "angular":
+            size = dim // heads
+            rows = around.T.reshape(heads, size, -1).transpose(0, 1)  # the d channels of a head as a batch
+            out = (
+                out
+                + F.conv1d(rows, state["convolution.weight"][:, None], padding=4, groups=heads)
+                .transpose(0, 1)
+                .reshape(dim, -1)
+                .T
+            )
+        if name == "focused":
+            filters = torch.cat([state["convolution.weight"][:, None]] * heads)
+            out = out + on_grid(around, filters, grid, prefix)
+    return out @ state["proj.weight"].T + state["proj.bias"]
+
+
+def on_grid(v, kernels, grid, prefix):
+    """Depthwise convolution of tokens after the prefix, and zeros for the prefix."""
+    convolution = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}[len(grid)]
+    picture = v[prefix:].T.reshape(1, -1, *grid)
+    out = convolution(picture, kernels, padding=kernels.shape[-1] // 2, groups=len(kernels))
+    return torch.cat([torch.zeros_like(v[:prefix]), out.reshape(-1, prod(grid)).T])
