@@ -117,6 +117,7 @@ def one_picture(name, state, x, grid, heads, prefix, valid, context):
             taps = F.conv1d(hidden, state["local.taps.weight"].flatten(0, 1)[..., None], state["local.taps.bias"], groups=heads)
             out = out + on_grid(around, taps.view(dim, 1, *(3,) * len(grid)), grid, prefix)
         if name == "angular":
+            assert state["convolution.weight"].shape == (heads, 9)
             size = dim // heads
             rows = around.T.reshape(heads, size, -1).transpose(0, 1)  # the d channels of a head as a batch
             out = (
@@ -127,6 +128,7 @@ def one_picture(name, state, x, grid, heads, prefix, valid, context):
                 .T
             )
         if name == "focused":
+            assert state["convolution.weight"].shape == (dim // heads, *(5,) * len(grid))
             filters = torch.cat([state["convolution.weight"][:, None]] * heads)
             out = out + on_grid(around, filters, grid, prefix)
     return out @ state["proj.weight"].T + state["proj.bias"]

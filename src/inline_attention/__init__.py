@@ -1,4 +1,4 @@
-"""Injective Linear Attention: vision transformers at any resolution, at the price of their projections."""
+"""Injective Linear Attention: attention for vision transformers at a cost linear in the number of tokens."""
 
 from .layers import MIXERS, InLineAttention
 from .ops.injective import InjectiveState, injective_linear_attention

@@ -13,9 +13,11 @@ from inline_attention.layers.mlp import DepthwiseMlp
 def test_a_block_is_two_residual_branches(name):
     block = Block(MIXERS[name](16, 2), mlp_ratio=2).eval()
     x = torch.randn(2, 13, 16, requires_grad=True)
-    call = {"num_prefix_tokens": 1}
+    mask = torch.rand(2, 13) > 0.3
+    call = {"num_prefix_tokens": 1, "mask": mask}
     out = block(x, (3, 4), **call)
-    middle = x + block.mixer(block.norm1(x), (3, 4), **call)
+    middle = x * mask.unsqueeze(-1)
+    middle = middle + block.mixer(block.norm1(middle), (3, 4), **call)
     assert isinstance(block.mlp, DepthwiseMlp) == (name == "enhanced")
     hidden = block.norm2(middle)
     expected = middle + (block.mlp(hidden, (3, 4), **call) if name == "enhanced" else block.mlp(hidden))

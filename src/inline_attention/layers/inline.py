@@ -6,7 +6,7 @@ The per-head form is the textbook one: project to queries, keys and values, spli
     with a local part     V = x W_v^T,  S = Cov(x, V),  x A + conv(V),  output projection      4 N C^2
     without               G = Cov(x, x),  x (A W_o^T), since S = G W_v^T                       2 N C^2
 
-so with a local part attention costs what its own projections cost, and without it half of that.
+so with a local part attention needs as many products as its own projections would, and without it half of that.
 
 Shapes: x (B, N, C).
 """
