@@ -100,24 +100,13 @@ class InLineAttention(Mixer):
         """Equation 5."""
         return injective_weights(self.kernel(q), self.kernel(k), scale=self.scale, mask=mask)
 
-    def forward(
-        self,
-        x: Tensor,
-        grid: Grid | None = None,
-        *,
-        num_prefix_tokens: int = 0,
-        mask: Tensor | None = None,
-        context: Tensor | None = None,
-    ) -> Tensor:
-        """Mix tokens: see `Mixer.forward`."""
-        self._check(x, grid, num_prefix_tokens, mask, context)
+    def _mix(self, x: Tensor, grid: Grid | None, num_prefix_tokens: int, mask: Tensor | None, context: Tensor | None) -> Tensor:
         if context is not None or not self.folds(x):
-            return super().forward(x, grid, num_prefix_tokens=num_prefix_tokens, mask=mask, context=context)
-        return self._forward_folded(x, grid, num_prefix_tokens, mask)
+            return super()._mix(x, grid, num_prefix_tokens, mask, context)
+        return self._mix_folded(x, grid, num_prefix_tokens, mask)
 
-    def _forward_folded(self, x: Tensor, grid: Grid | None, num_prefix_tokens: int, mask: Tensor | None) -> Tensor:
+    def _mix_folded(self, x: Tensor, grid: Grid | None, num_prefix_tokens: int, mask: Tensor | None) -> Tensor:
         """y = (x A + c + conv(V)) W_o^T + b_o."""
-        x = zero_masked(x, mask)
         full = wide(x)  # once: gradients of what is subtracted from each other meet in full precision
         x_mean = mean_valid(full, mask)
         w_k, w_v = self.kv.weight.chunk(2)
@@ -129,18 +118,15 @@ class InLineAttention(Mixer):
             num_heads=self.num_heads, scale=self.scale,
         )  # fmt: skip
         if v is None or self.local is None or grid is None:
-            a, c = F.linear(a.to(x.dtype), self.proj.weight), F.linear(c.to(x.dtype), self.proj.weight, self.proj.bias)
-            out = torch.baddbmm(c.unsqueeze(1), x, a)
-        else:
-            kernels = self.local.kernels(x_mean.to(x.dtype)).to(v.dtype)
-            c, prefix = c.to(v.dtype), num_prefix_tokens
-            around = local_convolution(v[:, prefix:], kernels, grid, bias=c)
-            if prefix:  # prefix tokens have no neighbours
-                around = torch.cat([c.unsqueeze(1).expand(-1, prefix, -1), around], 1)
-            out = torch.baddbmm(around, x.to(v.dtype), a.to(v.dtype))
-            out = self.proj(out)
-        mixed: Tensor = self.proj_drop(out)
-        return mixed
+            w_o, b_o = self.proj.weight, self.proj.bias
+            return torch.baddbmm(F.linear(c.to(x.dtype), w_o, b_o).unsqueeze(1), x, F.linear(a.to(x.dtype), w_o))
+        kernels = self.local.kernels(x_mean.to(x.dtype)).to(v.dtype)
+        c, prefix = c.to(v.dtype), num_prefix_tokens
+        around = local_convolution(v[:, prefix:], kernels, grid, bias=c)
+        if prefix:  # prefix tokens have no neighbours
+            around = torch.cat([c.unsqueeze(1).expand(-1, prefix, -1), around], 1)
+        projected: Tensor = self.proj(torch.baddbmm(around, x.to(v.dtype), a.to(v.dtype)))
+        return projected
 
     def extra_repr(self) -> str:
         """What `print(model)` shows."""

@@ -156,17 +156,7 @@ class Mixer(nn.Module, ABC):
         """
         self._check(x, grid, num_prefix_tokens, mask, context)
         x = zero_masked(x, mask) if context is None else x
-        q, k, v = self._project(x, mask, context)
-        kept = self._drop_keys(k, mask)
-        if self.half_precision:
-            out = self.attend(q, k, v, kept)
-        else:
-            with without_autocast(x.device):
-                out = self.attend(wide(q), wide(k), wide(v), kept).to(v.dtype)
-        out = self._merge(out)
-        if grid is not None and context is None:
-            out = self._add_local(out, x, self._merge(v), grid, num_prefix_tokens, mask)
-        mixed: Tensor = self.proj_drop(self.proj(out))
+        mixed: Tensor = self.proj_drop(self._mix(x, grid, num_prefix_tokens, mask, context))
         return mixed
 
     def attention_rows(
@@ -209,6 +199,21 @@ class Mixer(nn.Module, ABC):
             local = local.masked_fill(~mask[:, None, None, :], 0)
         return AttentionRows(mixed, local)
 
+    def _mix(self, x: Tensor, grid: Grid | None, num_prefix_tokens: int, mask: Tensor | None, context: Tensor | None) -> Tensor:
+        """Head by head: project, attend, add the local parts, project. x is zero where masked already."""
+        q, k, v = self._project(x, mask, context)
+        kept = self._drop_keys(k, mask)
+        if self.half_precision:
+            out = self.attend(q, k, v, kept)
+        else:
+            with without_autocast(x.device):
+                out = self.attend(wide(q), wide(k), wide(v), kept).to(v.dtype)
+        out = self._merge(out)
+        if grid is not None and context is None:
+            out = self._add_local(out, x, self._merge(v), grid, num_prefix_tokens, mask)
+        projected: Tensor = self.proj(out)
+        return projected
+
     def _project(self, x: Tensor, mask: Tensor | None, context: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
         """q (B, heads, M, d), k and v (B, heads, N, d); masked keys and values are zero. x is zero where masked already."""
         keys, values = self.kv(x if context is None else zero_masked(context, mask)).chunk(2, dim=-1)
@@ -245,7 +250,7 @@ class Mixer(nn.Module, ABC):
         if context is None and self.context_dim is not None:
             raise ValueError(f"this layer reads a context of {self.context_dim} channels: pass context=")
         if context is not None:
-            check_tokens("context", context, self.kv.in_features)
+            check_tokens("context", context, self.dim if self.context_dim is None else self.context_dim)
             if context.shape[0] != x.shape[0]:
                 raise ValueError(f"x has a batch of {x.shape[0]}, context of {context.shape[0]}")
         check_mask(mask, x.shape[0], (x if context is None else context).shape[1])
