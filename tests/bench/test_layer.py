@@ -13,7 +13,7 @@ from inline_attention.bench.layer import LAYER_CASES, LayerCase, measure_layers
 from inline_attention.bench.memory import peak_memory
 from inline_attention.bench.report import COLUMNS, draw, growth, memory, over_the_better_form, ratio, rows, sentences
 from inline_attention.bench.textbook import TextbookInLine
-from inline_attention.bench.timing import interleave
+from inline_attention.bench.timing import LEAST, interleave
 
 CPU = torch.device("cpu")
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
@@ -93,6 +93,14 @@ def test_the_stored_report_is_made_from_the_stored_records():
         assert f"| {' | '.join(row)} |" in page
     assert "\n".join(sentences(stored["records"])) in page
     assert len(stored["records"]) == len(LAYER_CASES)
+
+
+def test_stored_rounds_are_fair():
+    """All contenders of a case had the same number of rounds, and enough of them."""
+    for record in json.loads((RESULTS / "layer.json").read_text())["records"]:
+        for kind in ("forward", "step"):
+            (rounds,) = {timing["rounds"] for timing in record[kind].values()}
+            assert rounds >= LEAST
 
 
 def test_the_readme_shows_stored_figures():

@@ -51,7 +51,7 @@ class BenchLayer:
         if self.json:
             print(text)
             return
-        table = Table(caption=LEGEND, caption_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+        table = Table(caption=LEGEND, caption_justify="left", box=SIMPLE_HEAD, padding=0)
         for column in COLUMNS:
             table.add_column(column, justify="right")
         for row in rows(records):
