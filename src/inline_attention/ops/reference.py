@@ -5,8 +5,7 @@ Feature maps are applied by the caller: where a formula says phi(q), q here is a
 Every function costs M x N memory. Chosen rows are had by passing chosen queries.
 """
 
-from itertools import product
-from math import pi, prod
+from math import pi
 
 import torch
 from torch import Tensor
@@ -77,18 +76,16 @@ def local_weights(kernels: Tensor, grid: Grid, queries: Tensor) -> Tensor:
     Returns:
         (B, C, M, N): the kernel of the channel, laid around the query, and zero elsewhere.
     """
-    weights = kernels.new_zeros(*kernels.shape[:2], len(queries), prod(grid))
     kernel_size = kernels.shape[2:]
-    for row, query in enumerate(queries.tolist()):
-        centre = torch.unravel_index(torch.tensor(query), grid)
-        for number, tap in enumerate(product(*map(range, kernel_size))):
-            place = [int(c) + t - (size - 1) // 2 for c, t, size in zip(centre, tap, kernel_size, strict=True)]
-            if all(0 <= p < side for p, side in zip(place, grid, strict=True)):
-                flat = 0
-                for p, side in zip(place, grid, strict=True):
-                    flat = flat * side + p
-                weights[:, :, row, flat] = kernels.flatten(2)[:, :, number]
-    return weights
+    sides = [torch.arange(side, device=kernels.device) for side in grid]
+    places = torch.stack(torch.meshgrid(*sides, indexing="ij"), -1).flatten(0, -2)  # (N, sides)
+    number = torch.zeros(len(queries), len(places), dtype=torch.long, device=kernels.device)  # which tap lies on which place
+    inside = torch.ones_like(number, dtype=torch.bool)
+    for side, size in enumerate(kernel_size):
+        tap = places[:, side] - places[queries, side].unsqueeze(1) + (size - 1) // 2  # (M, N)
+        inside &= (tap >= 0) & (tap < size)
+        number = number * size + tap
+    return kernels.flatten(2)[:, :, number.masked_fill(~inside, 0)].masked_fill(~inside, 0)
 
 
 def _scale(q: Tensor, scale: float | None) -> float:
