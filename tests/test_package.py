@@ -17,6 +17,8 @@ def test_public_names_exist():
         "MIXERS",
         "InLineAttention",
         "InjectiveState",
+        "count",
+        "load_official",
         "injective_linear_attention",
     }
     assert all(hasattr(inline_attention, name) for name in inline_attention.__all__)

@@ -20,6 +20,7 @@ class Block(nn.Module):
         drop: dropout in the MLP.
         drop_path: stochastic depth of both branches.
         norm_layer: makes a norm from a number of channels.
+        raw_local: make the kernels of the local residual from the block's input as it is, and not after its norm (CSwin).
     """
 
     def __init__(
@@ -30,6 +31,7 @@ class Block(nn.Module):
         drop: float = 0.0,
         drop_path: float = 0.0,
         norm_layer: Callable[[int], nn.Module] = nn.LayerNorm,
+        raw_local: bool = False,
     ) -> None:
         super().__init__()
         if not isinstance(mixer, Mixer):
@@ -44,11 +46,19 @@ class Block(nn.Module):
         else:
             self.mlp = Mlp(dim, hidden, drop=drop)
         self.drop_path = DropPath(drop_path)
+        self.raw_local = raw_local
 
     def forward(self, x: Tensor, grid: Grid, *, num_prefix_tokens: int = 0, mask: Tensor | None = None) -> Tensor:
         """Arguments as for `Mixer.forward`. Masked tokens are zeroed, so that not even a NaN gets from them into gradients."""
         x = zero_masked(x, mask)
-        x = x + self.drop_path(self.mixer(self.norm1(x), grid, num_prefix_tokens=num_prefix_tokens, mask=mask))
+        mixed = self.mixer(
+            self.norm1(x),
+            grid,
+            num_prefix_tokens=num_prefix_tokens,
+            mask=mask,
+            local_input=x if self.raw_local else None,
+        )
+        x = x + self.drop_path(mixed)
         hidden = self.norm2(x)
         if isinstance(self.mlp, DepthwiseMlp):
             hidden = self.mlp(hidden, grid, num_prefix_tokens=num_prefix_tokens, mask=mask)

@@ -90,6 +90,7 @@ class InLineAttention(Mixer):
         projections = (self.q, self.kv, self.proj)
         plain = all(type(p) is nn.Linear and not (p._forward_hooks or p._forward_pre_hooks) for p in projections)
         linear = self.kernel is identity and type(self.q_norm) is nn.Identity
+        plain = plain and not self.windows and self.reduction is None
         return plain and linear and not (self.training and self.attn_drop > 0)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
@@ -100,29 +101,43 @@ class InLineAttention(Mixer):
         """Equation 5."""
         return injective_weights(self.kernel(q), self.kernel(k), scale=self.scale, mask=mask)
 
-    def _mix(self, x: Tensor, grid: Grid | None, num_prefix_tokens: int, mask: Tensor | None, context: Tensor | None) -> Tensor:
+    def _mix(
+        self,
+        x: Tensor,
+        grid: Grid | None,
+        num_prefix_tokens: int,
+        mask: Tensor | None,
+        context: Tensor | None,
+        local_input: Tensor,
+    ) -> Tensor:
         if context is not None or not self.folds(x):
-            return super()._mix(x, grid, num_prefix_tokens, mask, context)
-        return self._mix_folded(x, grid, num_prefix_tokens, mask)
+            return super()._mix(x, grid, num_prefix_tokens, mask, context, local_input)
+        return self._mix_folded(x, grid, num_prefix_tokens, mask, local_input)
 
-    def _mix_folded(self, x: Tensor, grid: Grid | None, num_prefix_tokens: int, mask: Tensor | None) -> Tensor:
-        """y = (x A + c + conv(V)) W_o^T + b_o."""
+    def _mix_folded(
+        self, x: Tensor, grid: Grid | None, num_prefix_tokens: int, mask: Tensor | None, local_input: Tensor
+    ) -> Tensor:
+        """y = (x A + c + conv(V)) W_o^T + b_o; all local parts are one convolution."""
         full = wide(x)  # once: gradients of what is subtracted from each other meet in full precision
         x_mean = mean_valid(full, mask)
+        parts = self.local_parts()
         w_k, w_v = self.kv.weight.chunk(2)
         b_v = None if self.kv.bias is None else self.kv.bias[self.dim :]
-        v = None if self.local is None else tokens_first(zero_masked(F.linear(x, w_v, b_v), mask))
+        v = tokens_first(zero_masked(F.linear(x, w_v, b_v), mask)) if parts else None
         a, c = fold_attention(
             full, x_mean, v, mask,
             w_q=self.q.weight, b_q=self.q.bias, w_k=w_k, w_v=w_v, b_v=b_v,
             num_heads=self.num_heads, scale=self.scale,
         )  # fmt: skip
-        if v is None or self.local is None or grid is None:
+        if v is None or grid is None:
             w_o, b_o = self.proj.weight, self.proj.bias
             return torch.baddbmm(F.linear(c.to(x.dtype), w_o, b_o).unsqueeze(1), x, F.linear(a.to(x.dtype), w_o))
-        kernels = self.local.kernels(x_mean.to(x.dtype)).to(v.dtype)
+        summary = x_mean if local_input is x else mean_valid(local_input, mask)
+        kernels = [part.kernels(summary.to(x.dtype)) for part in parts]
+        taps = sum(kernels[1:], start=kernels[0]).to(v.dtype).expand(x.shape[0], *kernels[0].shape[1:])
+        bias = sum((constant for part in parts if (constant := part.constant()) is not None), start=c).to(v.dtype)
         c, prefix = c.to(v.dtype), num_prefix_tokens
-        around = local_convolution(v[:, prefix:], kernels, grid, bias=c)
+        around = local_convolution(v[:, prefix:], taps, grid, bias=bias)
         if prefix:  # prefix tokens have no neighbours
             around = torch.cat([c.unsqueeze(1).expand(-1, prefix, -1), around], 1)
         projected: Tensor = self.proj(torch.baddbmm(around, x.to(v.dtype), a.to(v.dtype)))

@@ -24,6 +24,10 @@ class LocalPart(nn.Module, ABC):
     def kernels(self, x_mean: Tensor) -> Tensor:
         """(B, C) -> (B or 1, C, *kernel_size)."""
 
+    def constant(self) -> Tensor | None:
+        """(1, C), added to every token on the grid, if anything is."""
+        return None
+
     def grid_of(self, grid: Grid, num_prefix_tokens: int) -> tuple[Grid, int]:
         """The grid that the kernels are laid on, and how many tokens before it are left out."""
         return grid, num_prefix_tokens

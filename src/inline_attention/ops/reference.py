@@ -14,9 +14,12 @@ from .checks import Grid
 from .masking import count_valid, zero_masked
 
 
-def softmax_weights(q: Tensor, k: Tensor, *, scale: float | None = None, mask: Tensor | None = None) -> Tensor:
-    """exp(s q_i.k_j) / sum_t exp(s q_i.k_t)."""
+def softmax_weights(
+    q: Tensor, k: Tensor, *, scale: float | None = None, mask: Tensor | None = None, bias: Tensor | None = None
+) -> Tensor:
+    """exp(s q_i.k_j + b_ij) / sum_t exp(s q_i.k_t + b_it), the bias b broadcast to (B, heads, M, N)."""
     similarity = _scale(q, scale) * (q @ zero_masked(k, mask).mT)
+    similarity = similarity if bias is None else similarity + bias
     if mask is None:
         return similarity.softmax(-1)
     hidden = ~mask[:, None, None, :]

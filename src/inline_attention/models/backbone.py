@@ -1,0 +1,312 @@
+"""What the four families have in common: everything that timm promises of a model.
+
+A family is its stages; the rest is here. Pictures are (B, in_chans, H, W) of any height and width.
+"""
+
+from collections.abc import Sequence
+from math import ceil
+from typing import Any
+
+import torch
+from timm.layers import Format, global_pool_nlc, to_2tuple, trunc_normal_
+from torch import Tensor, nn
+
+from ..layers.kernel import ReluAffine
+from ..layers.position_bias import PositionBias
+from ..ops.checks import Grid, check_name
+from .embed import ConvEmbed
+from .official import adapt_state_dict
+from .positions import PositionEmbedding
+from .stage import Stage
+
+SMALLEST = 8
+"""Pixels: no side of a picture may be shorter, nor shorter than two patches."""
+POOLS = ("avg", "max", "avgmax", "token", "")
+
+
+class Backbone(nn.Module):
+    """Stages, a norm, a classifier.
+
+    Args:
+        stages: what a family is made of.
+        norm: after the last stage, over channels.
+        feature_info: for each map that can be had, its channels, its stride and the module that it comes from.
+        img_size: height and width that position embeddings are made for, one number for a square. Others work too.
+        patch_size: pixels a side of a token of the first stage.
+        in_chans: channels of the pictures.
+        num_classes: outputs of the classifier; 0 for none.
+        global_pool: how tokens become one vector: "avg", "max", "avgmax", "token" (the class token, where there is one), or ""
+            to leave them.
+        drop_rate: dropout before the classifier.
+    """
+
+    def __init__(
+        self,
+        stages: Sequence[Stage],
+        norm: nn.Module,
+        feature_info: list[dict[str, Any]],
+        *,
+        img_size: int | tuple[int, int],
+        patch_size: int,
+        in_chans: int = 3,
+        num_classes: int = 1000,
+        global_pool: str = "avg",
+        drop_rate: float = 0.0,
+    ) -> None:
+        super().__init__()
+        self.img_size: tuple[int, int] = to_2tuple(img_size)
+        self.patch_size, self.in_chans, self.num_classes = patch_size, in_chans, num_classes
+        self.stages = nn.Sequential(*stages)
+        self.norm = norm
+        self.feature_info = feature_info
+        self.num_features = self.head_hidden_size = self.embed_dim = int(feature_info[-1]["num_chs"])
+        self.num_prefix_tokens = stages[-1].num_prefix_tokens
+        self.global_pool = self._checked_pool(global_pool)
+        self.pruned = False
+        self.head_drop = nn.Dropout(drop_rate)
+        self.head = nn.Linear(self.num_features, num_classes) if num_classes else nn.Identity()
+        self.init_weights()
+        self.register_load_state_dict_pre_hook(adapt_state_dict)
+
+    def _stages(self) -> list[Stage]:
+        return [stage for stage in self.stages if isinstance(stage, Stage)]
+
+    def depths(self) -> tuple[int, ...]:
+        """Blocks of each stage."""
+        return tuple(len(stage.blocks) for stage in self._stages())
+
+    def _checked_pool(self, global_pool: str) -> str:
+        check_name("global_pool", global_pool, POOLS if self.num_prefix_tokens else [p for p in POOLS if p != "token"])
+        return global_pool
+
+    @torch.no_grad()
+    def init_weights(self) -> None:
+        """Linear maps normal, of deviation 0.02, without bias; everything else as its module starts."""
+        for module in self.modules():
+            if isinstance(module, nn.Linear):
+                _start_linear(module)
+            elif callable(reset := getattr(module, "reset_parameters", None)):
+                reset()
+
+    # What goes in, what comes out
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Pictures (B, in_chans, H, W) -> classes (B, num_classes), or pooled features if there is no classifier."""
+        return self.forward_head(self.forward_features(x))
+
+    def forward_features(self, x: Tensor) -> Tensor:
+        """(B, C, H', W') after the last stage and its norm; with a class token, tokens (B, 1 + H' * W', C)."""
+        self._check(x)
+        return self._norm(self.stages(x))
+
+    def _norm(self, x: Tensor) -> Tensor:
+        """Over channels, of a map (B, C, H, W) or of tokens (B, N, C)."""
+        normed: Tensor = self.norm(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2) if x.ndim == 4 else self.norm(x)
+        return normed
+
+    def forward_head(self, x: Tensor, pre_logits: bool = False) -> Tensor:
+        """From what `forward_features` gives to classes; with `pre_logits`, to what the classifier sees."""
+        tokens = x.flatten(2).mT if x.ndim == 4 else x
+        pooled = global_pool_nlc(tokens, pool_type=self.global_pool, num_prefix_tokens=self.num_prefix_tokens)
+        if not self.global_pool and x.ndim == 4:
+            pooled = x.permute(0, 2, 3, 1) if self.num_classes and not pre_logits else x
+        pooled = self.head_drop(pooled)
+        out: Tensor = pooled if pre_logits else self.head(pooled)
+        return out
+
+    def forward_intermediates(
+        self,
+        x: Tensor,
+        indices: int | Sequence[int] | None = None,
+        return_prefix_tokens: bool = False,
+        norm: bool = False,
+        stop_early: bool = False,
+        output_fmt: str = "NCHW",
+        intermediates_only: bool = False,
+    ) -> Any:
+        """Features and what led to them.
+
+        Args:
+            x: pictures.
+            indices: which of `feature_info` to give: the last n, these, or all.
+            return_prefix_tokens: give pairs of maps and prefix tokens.
+            norm: apply the last norm to those that have as many channels as it.
+            stop_early: do not go on after the last that was asked for.
+            output_fmt: "NCHW", "NHWC" or "NLC".
+            intermediates_only: leave the features after the last stage out.
+
+        Returns:
+            (what `forward_features` gives, list of maps), or the list alone.
+        """
+        check_name("output_fmt", str(Format(output_fmt).value), ("NCHW", "NHWC", "NLC"))
+        self._check(x)
+        taps = [self._taps()[index] for index in self._take(indices)]
+        found: dict[tuple[int, int], tuple[Tensor, Grid]] = {}
+        for number, stage in enumerate(self._stages()):
+            if stop_early and number > max(taps)[0]:
+                break
+            here = sorted(block for at, block in taps if at == number)
+            tokens, grid, taken = stage.collect(x, here)
+            found |= {(number, block): (features, grid) for block, features in zip(sorted(set(here)), taken, strict=True)}
+            x = tokens if stage.num_prefix_tokens else tokens.unflatten(1, grid).permute(0, 3, 1, 2)
+        maps = [self._format(*found[tap], norm, Format(output_fmt), return_prefix_tokens) for tap in taps]
+        return maps if intermediates_only else (self._norm(x), maps)
+
+    def _format(self, tokens: Tensor, grid: Grid, norm: bool, output_fmt: Format, with_prefix: bool) -> Any:
+        prefix = self.num_prefix_tokens if tokens.shape[2] == self.num_features else 0
+        if norm and tokens.shape[2] == self.num_features:
+            tokens = self.norm(tokens)
+        before, tokens = tokens[:, :prefix], tokens[:, prefix:]
+        if output_fmt != Format.NLC:
+            tokens = tokens.unflatten(1, grid)
+            tokens = tokens.permute(0, 3, 1, 2) if output_fmt == Format.NCHW else tokens
+        return (tokens, before) if with_prefix and prefix else tokens
+
+    def get_intermediate_layers(
+        self,
+        x: Tensor,
+        n: int | Sequence[int] = 1,
+        reshape: bool = False,
+        return_prefix_tokens: bool = False,
+        norm: bool = False,
+    ) -> list[Any]:
+        """The last n features, or these, as tokens, or as maps (B, C, H, W) with `reshape`."""
+        maps: list[Any] = self.forward_intermediates(
+            x,
+            n,
+            return_prefix_tokens=return_prefix_tokens,
+            norm=norm,
+            output_fmt="NCHW" if reshape else "NLC",
+            intermediates_only=True,
+        )
+        return maps
+
+    def prune_intermediate_layers(
+        self, indices: int | Sequence[int] = 1, prune_norm: bool = False, prune_head: bool = True
+    ) -> list[int]:
+        """Take away what is not needed for these features; gives their numbers."""
+        take = self._take(indices)
+        self.pruned = True
+        stage, block = max(self._taps()[index] for index in take)
+        self.stages = self.stages[: stage + 1]
+        last = self._stages()[stage]
+        last.blocks = last.blocks[: block + 1]
+        if prune_norm:
+            self.norm = nn.Identity()
+        if prune_head:
+            self.reset_classifier(0, "")
+        return take
+
+    def _taps(self) -> list[tuple[int, int]]:
+        """(stage, block) after which each of `feature_info` is had."""
+        taps = []
+        for information in self.feature_info:
+            _, stage, *rest = information["module"].split(".")
+            if int(stage) < len(self.stages):
+                taps.append((int(stage), int(rest[1]) if rest else len(self._stages()[int(stage)].blocks) - 1))
+        return taps
+
+    def _take(self, indices: int | Sequence[int] | None) -> list[int]:
+        count = len(self._taps())
+        if isinstance(indices, int):
+            if not 1 <= indices <= count:
+                raise ValueError(f"the model has {count} features, got the last {indices}")
+            return list(range(count - indices, count))
+        wanted = list(range(count) if indices is None else indices)
+        if not wanted or not all(-count <= index < count for index in wanted):
+            raise ValueError(f"the model has {count} features, 0 to {count - 1}, got indices {wanted}")
+        return [index % count for index in wanted]
+
+    def _check(self, x: Tensor) -> None:
+        if x.ndim != 4 or x.shape[1] != self.in_chans:
+            raise ValueError(f"pictures must be (batch, {self.in_chans}, height, width), got {tuple(x.shape)}")
+        least = max(SMALLEST, 2 * self.patch_size)
+        if x.shape[2] < least or x.shape[3] < least:
+            raise ValueError(
+                f"pictures must be at least {least} x {least} pixels for patches of {self.patch_size}, "
+                f"got {x.shape[2]} x {x.shape[3]}"
+            )
+
+    # What timm's tools ask for
+
+    def get_classifier(self) -> nn.Module:
+        """The last linear map."""
+        return self.head
+
+    def reset_classifier(self, num_classes: int, global_pool: str | None = None) -> None:
+        """A new classifier, 0 classes for none."""
+        if global_pool is not None:
+            self.global_pool = self._checked_pool(global_pool)
+        self.num_classes = num_classes
+        parameter = next(self.parameters())
+        head = nn.Linear(self.num_features, num_classes) if num_classes else nn.Identity()
+        _start_linear(head)
+        self.head = head.to(parameter.device, parameter.dtype).train(self.training)
+
+    def set_grad_checkpointing(self, enable: bool = True) -> None:
+        """Compute blocks again during backward instead of keeping what they made."""
+        for stage in self._stages():
+            stage.grad_checkpointing = enable
+
+    def set_input_size(self, img_size: int | tuple[int, int] | None = None, patch_size: int | None = None) -> None:
+        """Make the model for another size: position embeddings are resampled once instead of at each pass.
+
+        Args:
+            img_size: height and width, one number for a square; None for what it is.
+            patch_size: pixels a side of a first token, the first convolution resampled; None for what it is.
+        """
+        self.img_size = self.img_size if img_size is None else to_2tuple(img_size)
+        if patch_size is not None and patch_size != self.patch_size:
+            embed = self._stages()[0].embed
+            if isinstance(embed, ConvEmbed):
+                embed.set_stride(patch_size)
+            for information in self.feature_info:
+                information["reduction"] = information["reduction"] * patch_size // self.patch_size
+            self.patch_size = patch_size
+        stride = 1
+        for stage in self._stages():
+            stride *= stage.embed.stride
+            if stage.positions is not None:
+                stage.positions.set_grid(grid_of(self.img_size, stride))
+
+    def no_weight_decay(self) -> set[str]:
+        """Positions, class tokens, relative position tables, and the bias of a learned kernel."""
+        return {
+            f"{name}.{parameter}"
+            for name, module in self.named_modules()
+            for parameter, _ in module.named_parameters(recurse=False)
+            if isinstance(module, PositionEmbedding | PositionBias) or (isinstance(module, ReluAffine) and parameter == "bias")
+        }
+
+    def group_matcher(self, coarse: bool = False) -> dict[str, Any]:
+        """Parameters by depth, for layer-wise learning rates."""
+        return {
+            "stem": r"^stages\.0\.(embed|positions)",
+            "blocks": r"^stages\.(\d+)"
+            if coarse
+            else [
+                (r"^stages\.(\d+)\.(?:embed|positions)", (0,)),
+                (r"^stages\.(\d+)\.blocks\.(\d+)", None),
+                (r"^norm", (99999,)),
+            ],
+        }
+
+
+def grid_of(img_size: int | tuple[int, int], stride: int) -> tuple[int, int]:
+    """How many tokens a picture has, padded where the stride does not divide it."""
+    height, width = to_2tuple(img_size)
+    return ceil(height / stride), ceil(width / stride)
+
+
+def pyramid_features(dims: Sequence[int], patch_size: int) -> list[dict[str, Any]]:
+    """`feature_info` of a pyramid: a map after each stage, each half as large as the one before."""
+    return [
+        {"num_chs": dim, "reduction": patch_size * 2**number, "module": f"stages.{number}"} for number, dim in enumerate(dims)
+    ]
+
+
+def _start_linear(module: nn.Module) -> None:
+    if isinstance(module, nn.Linear):
+        trunc_normal_(module.weight, std=0.02)
+        if module.bias is not None:
+            nn.init.zeros_(module.bias)

@@ -1,0 +1,170 @@
+"""Reading weights from files, without running anything that is in them.
+
+The authors' files are pickles that hold, besides the weights, a configuration of the class `yacs.config.CfgNode`. torch's own
+restricted unpickler reads them once that name stands for a plain dictionary; any other name that a file wants to call or to
+make is refused.
+"""
+
+import pickletools
+import re
+import zipfile
+from argparse import Namespace
+from collections import OrderedDict
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from timm.models import clean_state_dict
+from torch import Tensor, nn
+
+from .backbone import Backbone
+from .official import LoadReport, adapt
+
+torch.serialization.add_safe_globals([(OrderedDict, "yacs.config.CfgNode"), Namespace])  # inert: they hold values
+
+HARMLESS = r"torch(\._utils|\.storage)?\.\w+|collections\.OrderedDict|yacs\.config\.CfgNode|argparse\.Namespace"
+"""Names in the pickles of training runs that make tensors and dictionaries, and nothing else."""
+WEIGHTS = ("model", "state_dict")
+EMA = ("state_dict_ema", "model_ema")
+
+
+def load_official(model: nn.Module, weights: str | Path | Mapping[str, Any], *, ema: bool = False) -> LoadReport:
+    """Lay published weights into a model, whatever its size and classes.
+
+    Args:
+        model: one of the package's backbones, or a module that holds one (what `features_only=True` gives, a detector).
+        weights: a file (the authors' pickle, or safetensors) or what is in it. Names may be the authors' or this package's.
+            Softmax twins take the published files of Swin, PVT, CSWin and DeiT.
+        ema: take the moving average that some files hold beside the weights.
+
+    Returns:
+        What matched, what was resized, what was left out: print it. Anything else raises a ValueError, and the model is
+        as it was.
+    """
+    source = "the checkpoint" if isinstance(weights, Mapping) else str(weights)
+    state = select_weights(weights if isinstance(weights, Mapping) else read_checkpoint(weights), ema=ema, source=source)
+    backbone = _backbone_of(model)
+    adapted, report = adapt(state, backbone)
+    _explain_pruned(adapted, backbone, report)
+    _check_fit(adapted, backbone, report, source)
+    backbone.load_state_dict({**backbone.state_dict(), **adapted})
+    return report
+
+
+def read_checkpoint(path: str | Path) -> dict[str, Any]:
+    """What a safetensors or torch file holds, on the CPU."""
+    path = Path(path)
+    if not path.is_file():
+        raise ValueError(f"there is no file {path}")
+    try:
+        if path.suffix == ".safetensors":
+            return dict(load_file(path))
+        loaded = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # torch raises many kinds for a broken file
+        if wanted := _forbidden_names(path):
+            raise ValueError(f"{path} wants to call {', '.join(wanted)}: refused, nothing was run") from error
+        broken = not isinstance(error, SafetensorError) and not str(error)
+        reason = "it ends early" if broken else str(error).splitlines()[0]
+        raise ValueError(f"{path} cannot be read as a checkpoint, perhaps it is truncated: {reason}") from error
+    if not isinstance(loaded, dict):
+        raise ValueError(f"{path} holds a {type(loaded).__name__}, not a dictionary of weights")
+    return loaded
+
+
+def _forbidden_names(path: Path) -> list[str]:
+    """Names that a pickle would import, other than those that make tensors and dictionaries. Read, not run."""
+    try:
+        if zipfile.is_zipfile(path):
+            with zipfile.ZipFile(path) as archive:
+                data = next(archive.read(name) for name in archive.namelist() if name.endswith("data.pkl"))
+        else:
+            data = path.read_bytes()
+        names: list[str] = []
+        strings: list[str] = []
+        for opcode, argument, _ in pickletools.genops(data):
+            if opcode.name == "GLOBAL":
+                names.append(str(argument).replace(" ", "."))
+            elif opcode.name == "STACK_GLOBAL":
+                names.append(".".join(strings[-2:]))
+            elif isinstance(argument, str):
+                strings.append(argument)
+    except Exception:  # not a pickle at all, or cut off: what was found before that counts
+        pass
+    return [name for name in dict.fromkeys(names) if not re.fullmatch(HARMLESS, name)]
+
+
+def select_weights(checkpoint: Mapping[str, Any], *, ema: bool, source: str) -> dict[str, Tensor]:
+    """The weights among what a training run saved: model, optimizer, configuration and more."""
+    averages = [checkpoint[key] for key in EMA if checkpoint.get(key) is not None]
+    if ema and not averages:
+        raise ValueError(f"{source} holds no moving average (EMA); it has: {', '.join(map(str, checkpoint))}"[:300])
+    chosen = averages if ema else [checkpoint[key] for key in WEIGHTS if isinstance(checkpoint.get(key), Mapping)]
+    state = clean_state_dict(dict(chosen[0] if chosen else checkpoint))
+    strange = [name for name, value in state.items() if not isinstance(value, Tensor)]
+    if strange or not state:
+        raise ValueError(f"{source} holds no weights; it has: {', '.join(map(str, checkpoint))}"[:300])
+    return state
+
+
+def _backbone_of(model: nn.Module) -> Backbone:
+    found = [module for module in model.modules() if isinstance(module, Backbone)]
+    if len(found) != 1:
+        raise ValueError(f"{type(model).__name__} holds {len(found)} of the package's backbones, and not one")
+    return found[0]
+
+
+def _explain_pruned(state: dict[str, Tensor], backbone: Backbone, report: LoadReport) -> None:
+    """Take out what the backbone once had: `features_only=True` cuts off what comes after the last map."""
+    own = backbone.state_dict()
+    for name in list(state):
+        cut = name.startswith("norm.") and isinstance(backbone.norm, nn.Identity) and backbone.pruned
+        stage = re.match(r"stages\.(\d+)\.(?:blocks\.(\d+)\.)?", name)
+        if stage and backbone.pruned:
+            number, block = int(stage[1]), int(stage[2] or 0)
+            cut = number >= len(backbone.depths()) or block >= backbone.depths()[number]
+        if cut and name not in own:
+            del state[name]
+            report.left_out[name] = "after the last map that is asked for"
+
+
+def _check_fit(state: dict[str, Tensor], backbone: Backbone, report: LoadReport, source: str) -> None:
+    """Raise, in one sentence, unless every parameter of the model is accounted for, and every one of the checkpoint."""
+    own = backbone.state_dict()
+    unknown = [name for name in state if name not in own]
+    missing = [name for name in own if name not in state and name not in report.kept]
+    other = [name for name in state if name in own and state[name].shape != own[name].shape]
+    if not unknown and not missing and not other:
+        return
+    problems = []
+    if unknown:
+        problems.append(f"{len(unknown)} parameters are unknown to the model ({unknown[0]}, ...)")
+    if missing:
+        problems.append(f"{len(missing)} of the model's are missing ({missing[0]}, ...)")
+    if other:
+        shapes = f"{tuple(state[other[0]].shape)} instead of {tuple(own[other[0]].shape)}"
+        problems.append(f"{len(other)} have other shapes ({other[0]}: {shapes}, ...)")
+    raise ValueError(f"{source} does not fit {_name(backbone)}: {', '.join(problems)}{_hint(state, backbone)}")
+
+
+def _name(backbone: Backbone) -> str:
+    configuration = getattr(backbone, "pretrained_cfg", None) or {}
+    return str(configuration.get("architecture") or type(backbone).__name__)
+
+
+def _hint(state: dict[str, Tensor], backbone: Backbone) -> str:
+    """Which arguments would have made the model fit, where that can be told."""
+    blocks = {tuple(map(int, m.groups())) for name in state if (m := re.match(r"stages\.(\d+)\.blocks\.(\d+)\.", name))}
+    depths = tuple(1 + max(b for s, b in blocks if s == stage) for stage in sorted({s for s, _ in blocks}))
+    hints = []
+    if depths and depths != backbone.depths():
+        hints.append(f"depths={depths}")
+    if "stages.3.positions.cls_token" in state and not backbone.num_prefix_tokens:
+        hints.append("class_token=True, num_heads=(1, 2, 5, 8)")
+    linear = [name for name in state if ".local." in name]
+    own_linear = [name for name in backbone.state_dict() if ".local." in name]
+    if own_linear and not linear:
+        hints.append("mixer='softmax'")
+    return f"; perhaps it is for {', '.join(hints)}" if hints else ""

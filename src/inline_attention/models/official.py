@@ -1,0 +1,227 @@
+"""The authors' parameter names in this package's, and weights of one model fitted to another size.
+
+Published checkpoints of InLine, Swin, PVT, CSWin and DeiT name the same things differently from family to family; here every
+family has the same names. `translate` renames, `fit` resamples what depends on a size and leaves a classifier of other classes
+out. `adapt_state_dict` does both whenever weights are laid into a backbone, so `timm.create_model(..., checkpoint_path=FILE)`
+takes the authors' files as they are.
+"""
+
+import logging
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from math import isqrt
+from typing import Any
+
+import torch
+from timm.models import adapt_input_conv
+from torch import Tensor, nn
+
+from ..layers.position_bias import PositionBias, resample_table
+from .positions import PositionEmbedding, resample
+
+State = dict[str, Tensor]
+
+_log = logging.getLogger("inline_attention")
+
+
+@dataclass
+class LoadReport:
+    """What became of a checkpoint."""
+
+    matched: list[str] = field(default_factory=list)
+    """Parameters laid in as they were."""
+    resized: dict[str, str] = field(default_factory=dict)
+    """Parameters resampled: from what to what."""
+    left_out: dict[str, str] = field(default_factory=dict)
+    """What of the checkpoint was not used, and why."""
+    kept: dict[str, str] = field(default_factory=dict)
+    """What of the model the checkpoint does not have and stays as it was, and why."""
+
+    def __str__(self) -> str:
+        lines = [f"{len(self.matched)} parameters matched"]
+        for label, found in (("resized", self.resized), ("left out", self.left_out), ("not in the file", self.kept)):
+            lines += [f"{label}: {name} ({why})" for name, why in _grouped(found).items()]
+        return "\n".join(lines)
+
+
+def _grouped(found: Mapping[str, str]) -> dict[str, str]:
+    """One line for all that have the same reason."""
+    by_reason: dict[str, list[str]] = {}
+    for name, why in found.items():
+        by_reason.setdefault(why, []).append(name)
+    return {names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more": why for why, names in by_reason.items()}
+
+
+_PLACES = [
+    (r"patch_embed\.(.+)", r"stages.0.embed.\1"),
+    (r"blocks\.(\d+)\.(.+)", r"stages.0.blocks.\1.\2"),
+    (r"layers\.(\d+)\.blocks\.(.+)", r"stages.\1.blocks.\2"),
+    (r"layers\.(\d+)\.downsample\.(.+)", r"stages.+\1.embed.\2"),
+    (r"patch_embed(\d)\.(.+)", r"stages.-\1.embed.\2"),
+    (r"block(\d)\.(.+)", r"stages.-\1.blocks.\2"),
+    (r"stage1_conv_embed\.0\.(.+)", r"stages.0.embed.proj.\1"),
+    (r"stage1_conv_embed\.2\.(.+)", r"stages.0.embed.norm.\1"),
+    (r"merge(\d)\.conv\.(.+)", r"stages.\1.embed.proj.\2"),
+    (r"merge(\d)\.norm\.(.+)", r"stages.\1.embed.norm.\2"),
+    (r"stage(\d)\.(.+)", r"stages.-\1.blocks.\2"),
+]
+"""Official place -> ours; a stage written +n is the one after n, -n the one before."""
+
+_PARTS = {
+    "attn.": "mixer.",
+    "mixer.sr.": "mixer.reduction.conv.",
+    "mixer.norm.": "mixer.reduction.norm.",
+    ".qkv.": ".mixer.qkv.",
+    "mixer.mixer.": "mixer.",
+    "mixer.relative_position_bias_table": "mixer.position.table",
+    "residual.0.": "local.hidden.",
+    "residual.2.": "local.taps.",
+    "get_v.": "lepe.",
+}
+
+
+def is_official(state: Mapping[str, object]) -> bool:
+    """Whether the names are those of a published checkpoint."""
+    return not any(name.startswith("stages.") for name in state) and any(_rename(name) != name for name in state)
+
+
+def _rename(name: str) -> str:
+    for pattern, place in _PLACES:
+        if re.fullmatch(pattern, name):
+            name = re.sub(pattern, place, name)
+            name = re.sub(r"^stages\.([+-])(\d+)", lambda m: f"stages.{int(m[2]) + (1 if m[1] == '+' else -1)}", name)
+            break
+    else:
+        return name
+    if re.fullmatch(r"stages\.\d+\.blocks\.\d+\.proj\.\w+", name):
+        name = name.replace(".proj.", ".mixer.proj.")
+    for old, new in _PARTS.items():
+        name = name.replace(old, new)
+    return name
+
+
+def translate(state: Mapping[str, Tensor]) -> tuple[State, dict[str, str]]:
+    """Weights under our names, and what has no place there, with the reason."""
+    out: State = {}
+    left_out: dict[str, str] = {}
+    branches: dict[str, dict[int, Tensor]] = {}
+    for official, value in state.items():
+        name = _rename(official)
+        if name.endswith(("relative_position_index", "attn_mask")):
+            left_out[official] = "computed from the window"
+        elif ".qkv." in name:
+            third = value.shape[0] // 3
+            out[name.replace("qkv", "q")], out[name.replace("qkv", "kv")] = value[:third], value[third:]
+        elif branch := re.search(r"attns\.(\d)\.", name):
+            branches.setdefault(name.replace(branch[0], "mixer."), {})[int(branch[1])] = value
+        elif re.fullmatch(r"pos_embed\d?", name):
+            _translate_positions(name, value, state, out)
+        elif name == "cls_token":
+            out[f"stages.{3 if 'pos_embed4' in state else 0}.positions.cls_token"] = value
+        else:
+            out[name] = value
+    for name, parts in branches.items():
+        out[name] = torch.cat([parts[number] for number in sorted(parts)])
+    return {name: _reshape(name, value) for name, value in out.items()}, left_out
+
+
+def _translate_positions(name: str, value: Tensor, state: Mapping[str, Tensor], out: State) -> None:
+    """(1, N, C), with or without a place for the class token, as a grid. Published grids are square."""
+    stage = f"stages.{int(name[-1]) - 1 if name[-1].isdigit() else 0}.positions"
+    prefix = 1 if "cls_token" in state and name in ("pos_embed", "pos_embed4") else 0
+    side = _side(name, value.shape[1] - prefix)
+    out[f"{stage}.grid"] = value[:, prefix:].unflatten(1, (side, side))
+    if prefix:
+        out[f"{stage}.cls_position"] = value[:, :prefix]
+
+
+def _reshape(name: str, value: Tensor) -> Tensor:
+    """Shapes that differ: local kernels by head, LePE without a one, tables by distance."""
+    if re.search(r"local\.\w+\.weight$", name):
+        inputs = value.shape[1]  # of (heads * outputs, inputs, 1), with d outputs for the hidden layer and 9 d for the taps
+        return value.squeeze(-1).unflatten(0, (-1, inputs if ".hidden." in name else 9 * inputs))
+    if name.endswith("lepe.weight"):
+        return value.squeeze(1)
+    if name.endswith("position.table"):
+        side = _side(name, value.shape[0])
+        return value.unflatten(0, (side, side))
+    return value
+
+
+def _side(name: str, count: int) -> int:
+    side = isqrt(count)
+    if side * side != count:
+        raise ValueError(f"{name} has {count} places, which are no square grid: this is not a published checkpoint")
+    return side
+
+
+def fit(state: State, model: nn.Module) -> tuple[State, LoadReport]:
+    """Weights under our names, made to fit the model's sizes; what cannot be made to fit is left as it is."""
+    report = LoadReport()
+    own = model.state_dict()
+    out = dict(state)
+    resizers = _resizers(model)
+    for name, value in state.items():
+        if name not in own or value.shape == own[name].shape:
+            continue
+        if name in resizers:
+            out[name] = resizers[name](value)
+            report.resized[name] = f"{_text(value)} to {_text(out[name])}"
+        elif name == "stages.0.embed.proj.weight" and value.shape[0] == own[name].shape[0]:
+            out[name] = adapt_input_conv(own[name].shape[1], value)
+            report.resized[name] = f"{value.shape[1]} to {own[name].shape[1]} colour channels"
+    head = out.get("head.weight")
+    if head is not None and ("head.weight" not in own or head.shape != own["head.weight"].shape):
+        classes = f"{own['head.weight'].shape[0]} classes" if "head.weight" in own else "no classifier"
+        for name in ("head.weight", "head.bias"):
+            if name in out:
+                report.left_out[name] = f"{out.pop(name).shape[0]} classes, the model has {classes}"
+            if name in own:
+                report.kept[name] = "the classifier starts anew"
+    report.matched = [name for name in out if name in own and name not in report.resized]
+    return out, report
+
+
+def _resizers(model: nn.Module) -> dict[str, Callable[[Tensor], Tensor]]:
+    """Parameters that depend on a grid or window, and how each is brought to the model's."""
+    resizers: dict[str, Callable[[Tensor], Tensor]] = {}
+    for name, module in model.named_modules():
+        if isinstance(module, PositionEmbedding):
+            grid, mode = tuple(module.grid.shape[1:3]), module.mode
+            resizers[f"{name}.grid"] = partial(resample, grid=grid, mode=mode)
+        elif isinstance(module, PositionBias):
+            resizers[f"{name}.table"] = partial(resample_table, window=module.window)
+    return resizers
+
+
+def _text(value: Tensor) -> str:
+    sides = value.shape[1:3] if value.shape[0] == 1 else value.shape[:2]
+    return f"{sides[0]}x{sides[1]}"
+
+
+def adapt(state: Mapping[str, Tensor], model: nn.Module) -> tuple[State, LoadReport]:
+    """Translated if need be, and fitted."""
+    state, left_out = translate(state) if is_official(state) else (dict(state), {})
+    out, report = fit(state, model)
+    report.left_out = {**left_out, **report.left_out}
+    return out, report
+
+
+def filter_state_dict(state: Mapping[str, Tensor], model: nn.Module) -> State:
+    """For timm's `pretrained=True`: our names, the model's sizes."""
+    return adapt(state, model)[0]
+
+
+def adapt_state_dict(model: nn.Module, state: dict[str, Any], prefix: str, *_: object) -> None:
+    """Before weights are laid into a backbone: bring them, in place, to its names and sizes, and log what was done."""
+    mine = {name.removeprefix(prefix): state[name] for name in list(state) if name.startswith(prefix)}
+    adapted, report = adapt(mine, model)
+    for name in mine:
+        del state[prefix + name]
+    own = model.state_dict()
+    state |= {prefix + name: value for name, value in adapted.items()}
+    state |= {prefix + name: own[name] for name in report.kept}
+    changed = report.resized or report.kept
+    _log.log(logging.WARNING if changed else logging.INFO, "%s", report)

@@ -1,0 +1,77 @@
+"""How the families enter timm's registry."""
+
+from collections.abc import Sequence
+from math import floor, log2
+from typing import Any, TypeVar
+
+from timm.layers import to_2tuple
+from timm.models import build_model_with_cfg, generate_default_cfgs
+
+from .backbone import Backbone
+from .official import filter_state_dict
+
+Model = TypeVar("Model", bound=Backbone)
+
+
+def _cfg(size: int, **more: Any) -> dict[str, Any]:
+    """What timm's data pipeline and weight loading read. Pictures are squashed to a square, then cropped in the middle."""
+    return {
+        "url": "",
+        "num_classes": 1000,
+        "input_size": (3, size, size),
+        "pool_size": None,
+        "crop_pct": 0.875,
+        "crop_mode": "squash",
+        "interpolation": "bicubic",
+        "fixed_input_size": False,
+        "mean": (0.485, 0.456, 0.406),
+        "std": (0.229, 0.224, 0.225),
+        "first_conv": "stages.0.embed.proj",
+        "classifier": "head",
+        "license": "apache-2.0",
+        **more,
+    }
+
+
+def published_cfgs(family: str, **sizes: int) -> dict[str, Any]:
+    """Configurations of published models, by name and input size."""
+    configurations: dict[str, Any] = {f"{family}_{name}": _cfg(size) for name, size in sizes.items()}
+    if "inline_swin_base_384" in configurations:
+        configurations["inline_swin_base_384"]["crop_pct"] = 1.0  # the authors evaluate it without a crop
+    made: dict[str, Any] = generate_default_cfgs(configurations)
+    return made
+
+
+def small_cfgs(family: str) -> dict[str, Any]:
+    """The configuration of the small sibling."""
+    made: dict[str, Any] = generate_default_cfgs({f"{family}_nano": _cfg(32, crop_pct=1.0)})
+    return made
+
+
+def create(
+    family: type[Model],
+    variant: str,
+    pretrained: bool,
+    arguments: dict[str, Any],
+    *,
+    out_indices: Sequence[int] = (0, 1, 2, 3),
+) -> Model:
+    """The model, through timm's builder. Its `pretrained_cfg` has the input size that it is made for."""
+    if "img_size" in arguments:
+        overlay = dict(arguments.pop("pretrained_cfg_overlay", None) or {})
+        size = (arguments.get("in_chans", 3), *to_2tuple(arguments["img_size"]))
+        arguments["pretrained_cfg_overlay"] = {"input_size": size, **overlay}
+    model: Model = build_model_with_cfg(
+        family,
+        variant,
+        pretrained,
+        feature_cfg={"out_indices": tuple(out_indices), "feature_cls": "getter"},
+        pretrained_filter_fn=filter_state_dict,
+        **arguments,
+    )
+    return model
+
+
+def fitting_patch(img_size: int | tuple[int, int], *, most: int) -> int:
+    """The patch size, a power of two, that leaves 14 tokens or more on the shorter side: 1 up to 27 pixels, 2 up to 55, ..."""
+    return min(most, 2 ** max(0, floor(log2(min(to_2tuple(img_size)) / 14))))

@@ -1,0 +1,44 @@
+"""The published models under the names of the golden files and under ours, and official checkpoints made of golden weights."""
+
+import json
+from functools import cache
+from pathlib import Path
+
+import timm
+import torch
+from torch import Tensor, nn
+
+import inline_attention  # noqa: F401  registers the models
+
+from ..golden.recipe import weights
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+SIZES = {"t": "tiny", "s": "small", "m": "medium", "b": "base"}
+
+
+@cache
+def golden_models() -> dict[str, dict]:
+    return json.loads((GOLDEN / "models.json").read_text())
+
+
+def our_name(golden: str) -> str:
+    _, family, size, *rest = golden.split("_")
+    return "_".join(["inline", family, "large" if (family, size) == ("pvt", "b") else SIZES[size], *rest])
+
+
+PUBLISHED = {our_name(golden): golden for golden in golden_models()}
+"""Our name -> golden name, all fifteen."""
+SMALL = ["inline_cswin_nano", "inline_deit_nano", "inline_pvt_nano", "inline_swin_nano"]
+TINY = ["inline_cswin_tiny", "inline_deit_tiny", "inline_pvt_tiny", "inline_swin_tiny"]
+
+
+def official(name: str) -> dict[str, Tensor]:
+    """A checkpoint with the authors' names."""
+    return {key: torch.from_numpy(value) for key, value in weights(golden_models()[PUBLISHED[name]]["params"]).items()}
+
+
+def hollow(name: str, **options) -> nn.Module:
+    """The model without the time that starting weights take."""
+    with torch.device("meta"):
+        model = timm.create_model(name, **options)
+    return model.to_empty(device="cpu").eval()
