@@ -281,7 +281,7 @@ class Backbone(nn.Module):
     def group_matcher(self, coarse: bool = False) -> dict[str, Any]:
         """Parameters by depth, for layer-wise learning rates."""
         return {
-            "stem": r"^stages\.0\.(embed|positions)",
+            "stem": r"^stages\.0\.(?:embed|positions)",
             "blocks": r"^stages\.(\d+)"
             if coarse
             else [
