@@ -82,16 +82,14 @@ class InLineAttention(Mixer):
         if self.form == "folded" or (torch.compiler.is_exporting() and not isinstance(x.shape[1], int)):
             return True
         half = x.dtype in (torch.float16, torch.bfloat16) or autocast_is_on(x.device)
-        enough = self.dim if self.local is None else 3 * self.dim // 4
+        enough = 3 * self.dim // 4 if self.local_parts() else self.dim
         return x.shape[1] >= enough and (x.is_cpu or not half)
 
     def _can_fold(self) -> bool:
         """Folding multiplies weights past the projections, which must be plain and unobserved; dropping keys needs keys."""
-        projections = (self.q, self.kv, self.proj)
-        plain = all(type(p) is nn.Linear and not (p._forward_hooks or p._forward_pre_hooks) for p in projections)
-        linear = self.kernel is identity and type(self.q_norm) is nn.Identity
-        plain = plain and not self.windows and self.reduction is None
-        return plain and linear and not (self.training and self.attn_drop > 0)
+        if self.kernel is not identity or self.windows or self.reduction is not None or (self.training and self.attn_drop):
+            return False
+        return type(self.q_norm) is nn.Identity and all(map(_is_plain, (self.q, self.kv, self.proj)))
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
         """v_bar + s phi(q)^T Cov(phi(k), v)."""
@@ -135,14 +133,20 @@ class InLineAttention(Mixer):
         summary = x_mean if local_input is x else mean_valid(local_input, mask)
         kernels = [part.kernels(summary.to(x.dtype)) for part in parts]
         taps = sum(kernels[1:], start=kernels[0]).to(v.dtype).expand(x.shape[0], *kernels[0].shape[1:])
-        bias = sum((constant for part in parts if (constant := part.constant()) is not None), start=c).to(v.dtype)
-        c, prefix = c.to(v.dtype), num_prefix_tokens
-        around = local_convolution(v[:, prefix:], taps, grid, bias=bias)
-        if prefix:  # prefix tokens have no neighbours
-            around = torch.cat([c.unsqueeze(1).expand(-1, prefix, -1), around], 1)
-        projected: Tensor = self.proj(torch.baddbmm(around, x.to(v.dtype), a.to(v.dtype)))
+        constants = [constant for constant in (part.constant() for part in parts) if constant is not None]
+        around = local_convolution(v[:, num_prefix_tokens:], taps, grid, bias=sum(constants, start=c).to(v.dtype))
+        mixed = torch.bmm(x.to(v.dtype), a.to(v.dtype))
+        mixed[:, num_prefix_tokens:] += around
+        if num_prefix_tokens:  # they have no neighbours
+            mixed[:, :num_prefix_tokens] += c.to(v.dtype).unsqueeze(1)
+        projected: Tensor = self.proj(mixed)
         return projected
 
     def extra_repr(self) -> str:
         """What `print(model)` shows."""
         return f"{super().extra_repr()}, scale={self.scale:.4g}, form={self.form}"
+
+
+def _is_plain(module: nn.Module) -> bool:
+    """Whether a linear map does nothing but multiply and add, and no one is watching."""
+    return type(module) is nn.Linear and not module._forward_hooks and not module._forward_pre_hooks

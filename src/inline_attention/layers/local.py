@@ -55,13 +55,15 @@ class LocalResidual(LocalPart):
         self.kernel_size = (kernel_size,) * grid_dims if isinstance(kernel_size, int) else tuple(kernel_size)
         if len(self.kernel_size) != grid_dims or min(self.kernel_size) < 1:
             raise ValueError(f"kernel size {kernel_size} does not fit a grid of {grid_dims} sides")
+        self.num_heads = num_heads
         self.hidden = GroupedLinear(dim, dim, num_heads, device=device, dtype=dtype)
         self.taps = GroupedLinear(dim, dim * prod(self.kernel_size), num_heads, device=device, dtype=dtype)
 
     def kernels(self, x_mean: Tensor) -> Tensor:
         """(B, C) -> (B, C, *kernel_size); taps of a channel are row-major."""
-        taps: Tensor = self.taps(F.gelu(self.hidden(x_mean)))
-        return taps.view(*x_mean.shape, *self.kernel_size)
+        by_head = x_mean.unflatten(1, (self.num_heads, -1)).transpose(0, 1)
+        taps: Tensor = self.taps(F.gelu(self.hidden(by_head)))  # (heads, B, d * taps of a channel)
+        return taps.transpose(0, 1).reshape(*x_mean.shape, *self.kernel_size)
 
     def extra_repr(self) -> str:
         """What `print(model)` shows."""

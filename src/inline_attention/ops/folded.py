@@ -5,6 +5,7 @@ picture x (N, C) with values V = x W_v^T + b_v, their means x_bar and v_bar, and
 
     S   = (1/N) x^T V - x_bar v_bar^T      (C, C)   the covariance of input and values
     M_h = W_k,h (s S)[:, h]                (d, d)   for each head h, S[:, h] the columns of that head
+        = (s/N) W_k,h (x^T V)[:, h] - s k_bar_h v_bar_h^T       what is subtracted is subtracted here, where it is smallest
     A_h = W_q,h^T M_h                      (C, d)   stacked over heads: A (C, C)
     c_h = b_q,h^T M_h + v_bar_h            (d,)     stacked over heads: c (C,)
     out = x A + c                          (N, C)   before the output projection
@@ -47,36 +48,34 @@ def fold_attention(
         w_q, b_q, w_k, w_v, b_v: the projections to queries, keys and values.
     """
     with without_autocast(x.device):
-        if v is None or v.dtype is x.dtype:
-            v_mean = F.linear(x_mean, wide(w_v), None if b_v is None else wide(b_v))
+        if v is None:  # a covariance does not see the value's bias
+            outer = torch.bmm(x.mT, x)
+            outer = torch.bmm(wide(w_v).expand_as(outer), outer)
+            centre = F.linear(x_mean, wide(w_v))
+            v_mean = centre if b_v is None else centre + wide(b_v)
             v_mean = v_mean if mask is None else v_mean * mask.any(1, keepdim=True)
-        else:  # values in half precision were made by rounded weights: their mean is what they have to be centred by
-            v = wide(v)
-            v_mean = mean_valid(v, mask)
-        if v is None:
-            cov = F.linear(_scaled_covariance(x, x, x_mean, x_mean, mask, scale), wide(w_v))
         else:
-            cov = _scaled_covariance(x, v, x_mean, v_mean, mask, scale)
-        batch, width, channels = cov.shape
-        head_dim = channels // num_heads
-        by_head = cov.view(batch, width, num_heads, head_dim).permute(2, 1, 0, 3)  # (h, C, B, d)
-        m = torch.bmm(
-            wide(w_k).view(num_heads, head_dim, width), by_head.reshape(num_heads, width, batch * head_dim)
-        )  # (h, d, B d)
-        a = torch.bmm(wide(w_q).view(num_heads, head_dim, width).mT, m)  # (h, C, B d)
-        a = a.view(num_heads, width, batch, head_dim).permute(2, 1, 0, 3).reshape(batch, width, channels)
+            outer = torch.bmm(wide(v).mT, x)
+            if v.dtype is x.dtype:
+                v_mean = F.linear(x_mean, w_v, b_v)
+                v_mean = v_mean if mask is None else v_mean * mask.any(1, keepdim=True)
+            else:  # values in half precision were made by rounded weights: their own mean is what they have to be centred by
+                v_mean = mean_valid(wide(v), mask)
+            centre = v_mean
+        batch, channels, width = outer.shape
+        heads, head_dim, count = num_heads, channels // num_heads, x.shape[1]
+        if mask is not None:
+            outer, count = outer / mask.sum(1).clamp(min=1)[:, None, None], 1
+        k_mean = F.linear(x_mean, wide(w_k)).view(batch, heads, 1, head_dim)
+        means = (centre.view(batch, heads, head_dim, 1) * k_mean).transpose(0, 1)  # (h, B, d, d)
+        by_head = outer.view(batch, heads, head_dim, width).transpose(0, 1).reshape(heads, batch * head_dim, width)
+        m = torch.baddbmm(
+            means.reshape(heads, batch * head_dim, head_dim), by_head, wide(w_k).view(heads, head_dim, width).mT,
+            beta=-scale, alpha=scale / count,
+        )  # (h, B d, d), the transpose of M_h for each picture  # fmt: skip
+        a = torch.bmm(m, wide(w_q).view(heads, head_dim, width))  # (h, B d, C)
+        a = a.view(heads, batch, head_dim, width).transpose(0, 1).reshape(batch, channels, width).mT
         if b_q is None:
             return a, v_mean
-        shift = torch.bmm(wide(b_q).view(num_heads, 1, head_dim), m)  # (h, 1, B d)
-        return a, v_mean + shift.view(num_heads, batch, head_dim).transpose(0, 1).reshape(batch, channels)
-
-
-def _scaled_covariance(x: Tensor, y: Tensor, x_mean: Tensor, y_mean: Tensor, mask: Tensor | None, scale: float) -> Tensor:
-    """s ((1/N) sum_n x_n y_n^T - x_bar y_bar^T): (B, C, D) for x (B, N, C), y (B, N, D), both zero where masked.
-
-    What is divided is the sum, and not the tokens: forward and backward, only C x D matrices are touched again.
-    """
-    outer, count = torch.bmm(x.mT, y), x.shape[1]
-    if mask is not None:
-        outer, count = outer / mask.sum(1).clamp(min=1)[:, None, None], 1
-    return torch.baddbmm(outer, x_mean.unsqueeze(2), y_mean.unsqueeze(1), beta=scale / count, alpha=-scale)
+        shift = torch.bmm(m, wide(b_q).view(heads, head_dim, 1))  # (h, B d, 1)
+        return a, v_mean + shift.view(heads, batch, head_dim).transpose(0, 1).reshape(batch, channels)

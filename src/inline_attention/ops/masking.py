@@ -26,5 +26,7 @@ def count_valid(tokens: Tensor, mask: Tensor | None) -> Tensor:
 
 def mean_valid(tokens: Tensor, mask: Tensor | None) -> Tensor:
     """The mean of the valid tokens: (B, N, C), zero where masked, -> (B, C) in fp32 or better; zero where none is valid."""
-    total = tokens.sum(1, dtype=torch.promote_types(tokens.dtype, torch.float32))
-    return total / (tokens.shape[1] if mask is None else mask.sum(1, keepdim=True).clamp(min=1))
+    dtype = torch.promote_types(tokens.dtype, torch.float32)
+    if mask is None:
+        return tokens.mean(1, dtype=dtype)
+    return tokens.sum(1, dtype=dtype) / mask.sum(1, keepdim=True).clamp(min=1)
