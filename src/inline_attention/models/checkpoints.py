@@ -11,6 +11,8 @@ import zipfile
 from argparse import Namespace
 from collections import OrderedDict
 from collections.abc import Mapping
+from contextlib import suppress
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -76,23 +78,23 @@ def read_checkpoint(path: str | Path) -> dict[str, Any]:
 
 def _forbidden_names(path: Path) -> list[str]:
     """Names that a pickle would import, other than those that make tensors and dictionaries. Read, not run."""
-    try:
-        if zipfile.is_zipfile(path):
-            with zipfile.ZipFile(path) as archive:
-                data = next(archive.read(name) for name in archive.namelist() if name.endswith("data.pkl"))
-        else:
-            data = path.read_bytes()
-        names: list[str] = []
-        strings: list[str] = []
-        for opcode, argument, _ in pickletools.genops(data):
-            if opcode.name == "GLOBAL":
-                names.append(str(argument).replace(" ", "."))
-            elif opcode.name == "STACK_GLOBAL":
-                names.append(".".join(strings[-2:]))
-            elif isinstance(argument, str):
-                strings.append(argument)
-    except Exception:  # not a pickle at all, or cut off: what was found before that counts
-        pass
+    if zipfile.is_zipfile(path):
+        with zipfile.ZipFile(path) as archive:
+            data = b"".join(archive.read(name) for name in archive.namelist() if name.endswith(".pkl"))
+    else:
+        data = path.read_bytes()
+    names: list[str] = []
+    strings: list[str] = []
+    stream = BytesIO(data)
+    with suppress(Exception):  # not a pickle, or cut off: what was found before that counts
+        while stream.tell() < len(data):  # older files are several pickles, one after the other
+            for opcode, argument, _ in pickletools.genops(stream):
+                if opcode.name == "GLOBAL":
+                    names.append(str(argument).replace(" ", "."))
+                elif opcode.name == "STACK_GLOBAL":
+                    names.append(".".join(strings[-2:]))
+                elif isinstance(argument, str):
+                    strings.append(argument)
     return [name for name in dict.fromkeys(names) if not re.fullmatch(HARMLESS, name)]
 
 
