@@ -25,8 +25,9 @@ format: $(VENV)/.ready  ## let ruff mend what it can
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(VENV)/.ready  ## measure the layer against its rivals; writes benchmarks/results/
+bench: $(VENV)/.ready  ## measure layer and models against their rivals; writes benchmarks/results/
 	$(BIN)/inline bench layer --out benchmarks/results
+	$(BIN)/inline bench models --out benchmarks/results
 
 clean:  ## take away what the targets made
 	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache

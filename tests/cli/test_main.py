@@ -4,8 +4,13 @@ import json
 import sys
 
 import pytest
+import timm
+import torch
 
+from inline_attention import load_official
 from inline_attention.cli.main import main
+
+from ..models.published import hollow, official
 
 
 def run(capsys, *arguments):
@@ -22,7 +27,7 @@ def run(capsys, *arguments):
 def test_help_is_a_table_of_contents(capsys):
     code, out, _ = run(capsys, "--help")
     assert code == 0
-    assert "bench" in out
+    assert all(command in out for command in ("list", "convert", "bench"))
     code, out, _ = run(capsys, "bench", "layer", "--help")
     assert code == 0
     assert all(option in out for option in ("--out", "--seed", "--device", "--json", "--quick"))
@@ -55,6 +60,69 @@ def test_bench_layer(capsys, tmp_path):
     assert json.loads(out) == json.loads((tmp_path / "layer.json").read_text())
     assert "sizes: 6/6" in err
     assert {file.name for file in tmp_path.iterdir()} == {"layer.json", "layer.md", "layer.png"}
+
+
+def test_bench_models(capsys, tmp_path, monkeypatch):
+    from inline_attention.bench import models
+
+    small = [models.ModelCase("inline_deit_nano", "vit_tiny_patch16_224", 32, 1, step=True)]
+    small += [models.ModelCase("inline_swin_nano", "swin_tiny_patch4_window7_224", 64, 1)]
+    monkeypatch.setattr(models, "QUICK_MODEL_CASES", small)
+    code, out, _ = run(capsys, "bench", "models", "--quick", "--seconds", "0.01", "--out", str(tmp_path))
+    assert code == 0
+    assert "Training step, the rival needs less memory than" in out
+    assert {file.name for file in tmp_path.iterdir()} == {"models.json", "models.md", "models.png"}
+    code, out, _ = run(capsys, "bench", "models", "--quick", "--seconds", "0.01", "--out", str(tmp_path), "--json")
+    assert json.loads(out) == json.loads((tmp_path / "models.json").read_text())
+
+
+def test_list(capsys, tmp_path):
+    code, out, _ = run(capsys, "list", "inline_pvt_*", "--plot", "--out", str(tmp_path))
+    assert code == 0
+    lines = [line.split() for line in out.splitlines()]
+    assert ["inline_pvt_large", "224x224", "51.15M*", "10.13G", "83.6"] in lines
+    assert ["inline_pvt_tiny", "224x224", "12.03M", "1.98G", "78.2"] in lines
+    assert "as reported by Han et al." in out
+    assert "* the authors' table prints: inline_pvt_large 50.2M." in out
+    assert (tmp_path / "models.png").stat().st_size > 10_000
+    code, out, _ = run(capsys, "list", "inline_deit_tiny", "--json")
+    assert json.loads(out)["models"][0]["params"] == 6_477_736
+    code, _, err = run(capsys, "list", "resnet*")
+    assert code == 2
+    assert err.startswith("inline: no model is named like 'resnet*'; there are: inline_cswin_base, ")
+
+
+def test_convert(capsys, tmp_path):
+    source, target = tmp_path / "published.pth", tmp_path / "new" / "weights.safetensors"
+    torch.save({"model": official("inline_pvt_tiny"), "epoch": 3}, source)
+    code, out, _ = run(capsys, "convert", str(source), str(target))
+    assert code == 0
+    assert f"{source} is inline_pvt_tiny\n166 parameters matched\nWritten: {target}\n" in out
+    model = timm.create_model("inline_pvt_tiny", checkpoint_path=str(target)).eval()
+    expected = hollow("inline_pvt_tiny")
+    load_official(expected, source)
+    pictures = torch.randn(1, 3, 64, 64)
+    assert torch.equal(model(pictures), expected(pictures))
+    assert [file.name for file in target.parent.iterdir()] == ["weights.safetensors"]
+    twin = timm.create_model("inline_swin_nano", mixer="softmax", num_classes=5)
+    torch.save(twin.state_dict(), source)
+    code, out, _ = run(capsys, "convert", str(source), str(target))
+    assert f"{source} is inline_swin_nano with mixer='softmax', num_classes=5" in out
+
+
+def test_convert_says_what_is_wrong(capsys, tmp_path):
+    weights = tmp_path / "weights.pth"
+    torch.save({"fc.weight": torch.zeros(3, 3)}, weights)
+    out = str(tmp_path / "out.safetensors")
+    for arguments, message in (
+        (["/nowhere", out], "inline: there is no file /nowhere"),
+        ([str(weights), "out.pth"], "inline: the file to write must end in .safetensors, got out.pth"),
+        ([str(weights), out], f"inline: {weights} is of none of the package's models, nor of a softmax twin of one"),
+        ([str(weights), out, "--ema"], f"inline: {weights} holds no moving average (EMA); it has: fc.weight"),
+    ):
+        code, _, err = run(capsys, "convert", *arguments)
+        assert (code, err) == (2, message + "\n")
+    assert [file.name for file in tmp_path.iterdir()] == ["weights.pth"]
 
 
 def test_without_the_extra_it_says_how_to_get_it(capsys, monkeypatch):

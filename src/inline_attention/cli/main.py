@@ -21,10 +21,15 @@ def main(arguments: list[str] | None = None) -> None:
 def _run(arguments: list[str] | None) -> None:
     import tyro
 
-    from .bench import BenchLayer
+    from .bench import BenchLayer, BenchModels
+    from .convert import Convert
+    from .list import List
 
     bench = tyro.extras.SubcommandApp()
     bench.command(name="layer")(BenchLayer)
+    bench.command(name="models")(BenchModels)
     app = tyro.extras.SubcommandApp()
+    app.command(name="list")(List)
+    app.command(name="convert")(Convert)
     app.command(bench, name="bench", help="How fast, compared with what one would use instead.")
     app.cli(prog="inline", description="Injective Linear Attention: see, measure, compare.", args=arguments).run()

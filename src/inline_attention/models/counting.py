@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.flop_counter import FlopCounterMode, flop_registry
+from torch.utils.flop_counter import flop_registry
 
 from ..layers import InLineAttention
 from ..ops.kernels import Kernel
@@ -42,11 +42,11 @@ def count(model: nn.Module, size: int | tuple[int, int] | None = None) -> Count:
     for module in ghost.modules():
         if isinstance(module, InLineAttention):
             module.form, module.attend = "heads", partial(_equation, module.kernel)  # type: ignore[method-assign]
-    outputs = _Outputs()
-    with FlopCounterMode(display=False) as counter, outputs, torch.no_grad():
+    counter = _Counter()
+    with counter, torch.no_grad():
         ghost(torch.empty(1, *shape, device="meta"))
     params = sum(parameter.numel() for parameter in model.parameters())
-    return Count(params=params, flops=counter.get_total_flops() // 2, activations=outputs.total)
+    return Count(params=params, flops=counter.flops // 2, activations=counter.activations)
 
 
 def _equation(kernel: Kernel, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
@@ -66,15 +66,17 @@ def _picture(model: nn.Module, size: int | tuple[int, int] | None) -> tuple[int,
     return channels, height, width
 
 
-class _Outputs(TorchDispatchMode):
-    """Sums the sizes of what counted operations give out."""
+class _Counter(TorchDispatchMode):
+    """Sums torch's own FLOP formulas, and the sizes of what the operations that have one give out."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.total = 0
+        self.flops = self.activations = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
-        if getattr(func, "overloadpacket", func) in flop_registry:
-            self.total += next(o.numel() for o in (out if isinstance(out, tuple) else (out,)) if isinstance(o, Tensor))
+        formula = flop_registry.get(func.overloadpacket)
+        if formula is not None:
+            self.flops += formula(*args, **(kwargs or {}), out_val=out)
+            self.activations += (out[0] if isinstance(out, tuple) else out).numel()
         return out

@@ -116,5 +116,5 @@ def inline_cswin_nano(pretrained: bool = False, **kwargs: Any) -> InLineCSwin:
     """For pictures from 8 x 8 up, without a GPU; the patch size follows `img_size`."""
     img_size = kwargs.get("img_size", 32)
     size = {"img_size": img_size, "patch_size": fitting_patch(img_size, most=4), "stripes": (1, 2, 2, None)}
-    shape = {"embed_dim": 24, "depths": (1, 1, 2, 1), "num_heads": (2, 4, 8, 16)}
+    shape = {"embed_dim": 20, "depths": (1, 1, 2, 1), "num_heads": (2, 4, 8, 16)}
     return _create("inline_cswin_nano", pretrained, kwargs, (1, 1, 0, 0), **size, **shape)

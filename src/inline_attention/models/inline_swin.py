@@ -135,5 +135,5 @@ def inline_swin_nano(pretrained: bool = False, **kwargs: Any) -> InLineSwin:
     """For pictures from 8 x 8 up, without a GPU; the patch size follows `img_size`."""
     img_size = kwargs.get("img_size", 32)
     size = {"img_size": img_size, "patch_size": fitting_patch(img_size, most=4), "window_size": 4}
-    shape = {"embed_dim": 24, "depths": (1, 1, 2, 1), "num_heads": (1, 2, 4, 8)}
+    shape = {"embed_dim": 20, "depths": (1, 1, 2, 1), "num_heads": (1, 2, 4, 8)}
     return _create("inline_swin_nano", pretrained, kwargs, (1, 1, 2, 0), **size, **shape)

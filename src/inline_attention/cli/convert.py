@@ -1,0 +1,64 @@
+"""`inline convert`: the authors' files as safetensors."""
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+
+@dataclass(frozen=True)
+class Convert:
+    """Turn a published checkpoint into safetensors with this package's names."""
+
+    file: Annotated[Path, tyro.conf.Positional]
+    """The checkpoint: the authors' pickle (InLine, Swin, PVT, CSWin, DeiT) or safetensors."""
+    out: Annotated[Path, tyro.conf.Positional]
+    """The file to write, ending in .safetensors."""
+    ema: bool = False
+    """Take the moving average that some files hold beside the weights."""
+
+    def run(self) -> None:
+        """Read, recognise, check, write, say what was done."""
+        import timm
+        import torch
+        from safetensors.torch import save_file
+
+        from .. import load_official
+        from ..models.checkpoints import read_checkpoint, select_weights
+        from ..models.identify import identify
+        from .arguments import prepare_folder
+
+        if self.out.suffix != ".safetensors":
+            raise ValueError(f"the file to write must end in .safetensors, got {self.out}")
+        state = select_weights(read_checkpoint(self.file), ema=self.ema, source=str(self.file))
+        found = identify(state)
+        if found is None:
+            raise ValueError(f"{self.file} is of none of the package's models, nor of a softmax twin of one")
+        name, arguments = found
+        prepare_folder(self.out.parent)
+        with torch.device("meta"):
+            model = timm.create_model(name, **arguments)
+        model = model.to_empty(device="cpu")
+        report = load_official(model, state)
+        temporary = self.out.with_suffix(f".{os.getpid()}.tmp")
+        try:
+            weights = {key: value.contiguous() for key, value in model.state_dict().items()}
+            save_file(weights, temporary, metadata={"model": name, "arguments": json.dumps(arguments)})
+            temporary.replace(self.out)
+        finally:
+            temporary.unlink(missing_ok=True)
+        print(f"{self.file} is {name}{_call(arguments)}")
+        print(report)
+        print(f"Written: {self.out}")
+        print(f"Load it: timm.create_model({', '.join([repr(name), *_given(arguments)])}, checkpoint_path={str(self.out)!r})")
+
+
+def _given(arguments: dict[str, object]) -> list[str]:
+    return [f"{key}={value!r}" for key, value in arguments.items()]
+
+
+def _call(arguments: dict[str, object]) -> str:
+    return f" with {', '.join(_given(arguments))}" if arguments else ""
