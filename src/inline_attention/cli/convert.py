@@ -22,12 +22,11 @@ class Convert:
 
     def run(self) -> None:
         """Read, recognise, check, write, say what was done."""
-        import timm
         import torch
         from safetensors.torch import save_file
+        from timm.models import create_model
 
-        from .. import load_official
-        from ..models.checkpoints import read_checkpoint, select_weights
+        from ..models.checkpoints import load_official, read_checkpoint, select_weights
         from ..models.identify import identify
         from .arguments import prepare_folder
 
@@ -40,7 +39,7 @@ class Convert:
         name, arguments = found
         prepare_folder(self.out.parent)
         with torch.device("meta"):
-            model = timm.create_model(name, **arguments)
+            model = create_model(name, **arguments)
         model = model.to_empty(device="cpu")
         report = load_official(model, state)
         temporary = self.out.with_suffix(f".{os.getpid()}.tmp")

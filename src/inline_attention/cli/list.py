@@ -33,23 +33,23 @@ class List:
 
     def run(self) -> None:
         """Count, print, draw."""
-        import timm
         import torch
+        from timm.models import create_model, list_models
 
-        from .. import count
+        from ..models.counting import count
         from ..models.published import REPORTED, SOURCE, Reported
 
-        names = timm.list_models(self.pattern)
+        names = list_models(self.pattern)
         names = [name for name in names if name.startswith("inline_")]
         if not names:
-            raise ValueError(f"no model is named like {self.pattern!r}; there are: {', '.join(timm.list_models('inline_*'))}")
+            raise ValueError(f"no model is named like {self.pattern!r}; there are: {', '.join(list_models('inline_*'))}")
         if self.plot:
             prepare_folder(self.out)
         records: list[dict[str, Any]] = []
         console = Console(stderr=True)
         for name in track(names, "models", len(names), console) if console.is_terminal else names:
             with torch.device("meta"):
-                model: Any = timm.create_model(name)
+                model: Any = create_model(name)
             reported = REPORTED.get(name, Reported(None))
             cost = {"height": model.img_size[0], "width": model.img_size[1], **asdict(count(model))}
             records.append({"model": name, **cost, "reported_top1": reported.top1, "reported_params": reported.params})
