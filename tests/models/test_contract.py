@@ -222,6 +222,8 @@ def test_depths_and_local(name):
     for stage, linear, depth in zip(blocks, wanted, depths, strict=True):
         assert stage == ["InLineAttention"] * linear + ["SoftmaxAttention"] * (depth - linear)
     assert not [key for key in hollow(name, local=False).state_dict() if ".local." in key]
+    shallow = hollow(name, **({"depth": 1} if len(depths) == 1 else {"depths": (1, 1, 1, 1)}))
+    assert shallow.depths() == (1,) * len(depths)
     control = hollow(name, mixer="softmax", local=True)
     assert all(block.mixer.local is not None for block in control.modules() if isinstance(block, Block))
 

@@ -77,22 +77,16 @@ class InLineCSwin(Backbone):
 default_cfgs = published_cfgs("inline_cswin", tiny=224, small=224, base=224, base_384=384) | small_cfgs("inline_cswin")
 
 
-def _create(variant: str, pretrained: bool, kwargs: dict[str, Any], linear: Sequence[int], **published: Any) -> InLineCSwin:
-    if kwargs.get("mixer") != "softmax":
-        published["inline_depths"] = linear
-    return create(InLineCSwin, variant, pretrained, {**published, **kwargs})
-
-
 @register_model
 def inline_cswin_tiny(pretrained: bool = False, **kwargs: Any) -> InLineCSwin:
     """InLine-CSwin-T: linear in its first two stages."""
-    return _create("inline_cswin_tiny", pretrained, kwargs, (2, 4, 0, 0))
+    return create(InLineCSwin, "inline_cswin_tiny", pretrained, kwargs, inline_depths=(2, 4, 0, 0))
 
 
 @register_model
 def inline_cswin_small(pretrained: bool = False, **kwargs: Any) -> InLineCSwin:
     """InLine-CSwin-S: linear in its first two stages."""
-    return _create("inline_cswin_small", pretrained, kwargs, (3, 6, 0, 0), depths=(3, 6, 29, 2))
+    return create(InLineCSwin, "inline_cswin_small", pretrained, kwargs, inline_depths=(3, 6, 0, 0), depths=(3, 6, 29, 2))
 
 
 _BASE: dict[str, Any] = {"embed_dim": 96, "depths": (3, 6, 29, 2), "num_heads": (4, 8, 16, 32)}
@@ -101,20 +95,29 @@ _BASE: dict[str, Any] = {"embed_dim": 96, "depths": (3, 6, 29, 2), "num_heads": 
 @register_model
 def inline_cswin_base(pretrained: bool = False, **kwargs: Any) -> InLineCSwin:
     """InLine-CSwin-B: linear in its first two stages."""
-    return _create("inline_cswin_base", pretrained, kwargs, (3, 6, 0, 0), **_BASE)
+    return create(InLineCSwin, "inline_cswin_base", pretrained, kwargs, inline_depths=(3, 6, 0, 0), **_BASE)
 
 
 @register_model
 def inline_cswin_base_384(pretrained: bool = False, **kwargs: Any) -> InLineCSwin:
     """InLine-CSwin-B at 384, with stripes of 12."""
     stripes = (1, 2, 12, None)
-    return _create("inline_cswin_base_384", pretrained, kwargs, (3, 6, 0, 0), **_BASE, img_size=384, stripes=stripes)
+    return create(
+        InLineCSwin,
+        "inline_cswin_base_384",
+        pretrained,
+        kwargs,
+        inline_depths=(3, 6, 0, 0),
+        **_BASE,
+        img_size=384,
+        stripes=stripes,
+    )
 
 
 @register_model
 def inline_cswin_nano(pretrained: bool = False, **kwargs: Any) -> InLineCSwin:
     """For pictures from 8 x 8 up, without a GPU; the patch size follows `img_size`."""
     img_size = kwargs.get("img_size", 32)
-    size = {"img_size": img_size, "patch_size": fitting_patch(img_size, most=4), "stripes": (1, 2, 2, None)}
-    shape = {"embed_dim": 20, "depths": (1, 1, 2, 1), "num_heads": (2, 4, 8, 16)}
-    return _create("inline_cswin_nano", pretrained, kwargs, (1, 1, 0, 0), **size, **shape)
+    size: dict[str, Any] = {"img_size": img_size, "patch_size": fitting_patch(img_size, most=4), "stripes": (1, 2, 2, None)}
+    shape: dict[str, Any] = {"embed_dim": 20, "depths": (1, 1, 2, 1), "num_heads": (2, 4, 8, 16)}
+    return create(InLineCSwin, "inline_cswin_nano", pretrained, kwargs, inline_depths=(1, 1, 0, 0), **size, **shape)

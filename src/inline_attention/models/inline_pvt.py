@@ -78,31 +78,31 @@ default_cfgs = published_cfgs("inline_pvt", tiny=224, small=224, medium=224, lar
 @register_model
 def inline_pvt_tiny(pretrained: bool = False, **kwargs: Any) -> InLinePVT:
     """InLine-PVT-T."""
-    return create(InLinePVT, "inline_pvt_tiny", pretrained, {"depths": (2, 2, 2, 2), **kwargs})
+    return create(InLinePVT, "inline_pvt_tiny", pretrained, kwargs, depths=(2, 2, 2, 2))
 
 
 @register_model
 def inline_pvt_small(pretrained: bool = False, **kwargs: Any) -> InLinePVT:
     """InLine-PVT-S."""
-    return create(InLinePVT, "inline_pvt_small", pretrained, {"depths": (3, 4, 6, 3), **kwargs})
+    return create(InLinePVT, "inline_pvt_small", pretrained, kwargs, depths=(3, 4, 6, 3))
 
 
 @register_model
 def inline_pvt_medium(pretrained: bool = False, **kwargs: Any) -> InLinePVT:
     """InLine-PVT-M."""
-    return create(InLinePVT, "inline_pvt_medium", pretrained, {"depths": (3, 4, 18, 3), **kwargs})
+    return create(InLinePVT, "inline_pvt_medium", pretrained, kwargs, depths=(3, 4, 18, 3))
 
 
 @register_model
 def inline_pvt_large(pretrained: bool = False, **kwargs: Any) -> InLinePVT:
     """InLine-PVT-L."""
-    return create(InLinePVT, "inline_pvt_large", pretrained, {"depths": (3, 8, 27, 3), **kwargs})
+    return create(InLinePVT, "inline_pvt_large", pretrained, kwargs, depths=(3, 8, 27, 3))
 
 
 @register_model
 def inline_pvt_nano(pretrained: bool = False, **kwargs: Any) -> InLinePVT:
     """For pictures from 8 x 8 up, without a GPU; the patch size follows `img_size`."""
     img_size = kwargs.get("img_size", 32)
-    size = {"img_size": img_size, "patch_size": fitting_patch(img_size, most=4)}
-    shape = {"embed_dims": (32, 64, 96, 128), "num_heads": (1, 2, 4, 4), "mlp_ratios": (4, 4, 4, 4)}
-    return create(InLinePVT, "inline_pvt_nano", pretrained, {**size, **shape, "depths": (1, 1, 2, 1), **kwargs})
+    size: dict[str, Any] = {"img_size": img_size, "patch_size": fitting_patch(img_size, most=4)}
+    shape: dict[str, Any] = {"embed_dims": (32, 64, 96, 128), "num_heads": (1, 2, 4, 4), "mlp_ratios": (4, 4, 4, 4)}
+    return create(InLinePVT, "inline_pvt_nano", pretrained, kwargs, **size, **shape, depths=(1, 1, 2, 1))

@@ -97,22 +97,16 @@ class InLineSwin(Backbone):
 default_cfgs = published_cfgs("inline_swin", tiny=224, small=224, base=224, base_384=384) | small_cfgs("inline_swin")
 
 
-def _create(variant: str, pretrained: bool, kwargs: dict[str, Any], linear: Sequence[int], **published: Any) -> InLineSwin:
-    if kwargs.get("mixer") != "softmax":
-        published["inline_depths"] = linear
-    return create(InLineSwin, variant, pretrained, {**published, **kwargs})
-
-
 @register_model
 def inline_swin_tiny(pretrained: bool = False, **kwargs: Any) -> InLineSwin:
     """InLine-Swin-T: linear in its first three stages."""
-    return _create("inline_swin_tiny", pretrained, kwargs, (2, 2, 6, 0))
+    return create(InLineSwin, "inline_swin_tiny", pretrained, kwargs, inline_depths=(2, 2, 6, 0))
 
 
 @register_model
 def inline_swin_small(pretrained: bool = False, **kwargs: Any) -> InLineSwin:
     """InLine-Swin-S: linear in its first two stages."""
-    return _create("inline_swin_small", pretrained, kwargs, (2, 2, 0, 0), depths=(2, 2, 18, 2))
+    return create(InLineSwin, "inline_swin_small", pretrained, kwargs, inline_depths=(2, 2, 0, 0), depths=(2, 2, 18, 2))
 
 
 _BASE: dict[str, Any] = {"embed_dim": 128, "depths": (2, 2, 18, 2), "num_heads": (4, 8, 16, 32)}
@@ -121,19 +115,28 @@ _BASE: dict[str, Any] = {"embed_dim": 128, "depths": (2, 2, 18, 2), "num_heads":
 @register_model
 def inline_swin_base(pretrained: bool = False, **kwargs: Any) -> InLineSwin:
     """InLine-Swin-B: linear in its first two stages and two blocks of the third."""
-    return _create("inline_swin_base", pretrained, kwargs, (2, 2, 2, 0), **_BASE)
+    return create(InLineSwin, "inline_swin_base", pretrained, kwargs, inline_depths=(2, 2, 2, 0), **_BASE)
 
 
 @register_model
 def inline_swin_base_384(pretrained: bool = False, **kwargs: Any) -> InLineSwin:
     """InLine-Swin-B at 384, with windows of 12."""
-    return _create("inline_swin_base_384", pretrained, kwargs, (2, 2, 2, 0), **_BASE, img_size=384, window_size=12)
+    return create(
+        InLineSwin,
+        "inline_swin_base_384",
+        pretrained,
+        kwargs,
+        inline_depths=(2, 2, 2, 0),
+        **_BASE,
+        img_size=384,
+        window_size=12,
+    )
 
 
 @register_model
 def inline_swin_nano(pretrained: bool = False, **kwargs: Any) -> InLineSwin:
     """For pictures from 8 x 8 up, without a GPU; the patch size follows `img_size`."""
     img_size = kwargs.get("img_size", 32)
-    size = {"img_size": img_size, "patch_size": fitting_patch(img_size, most=4), "window_size": 4}
-    shape = {"embed_dim": 20, "depths": (1, 1, 2, 1), "num_heads": (1, 2, 4, 8)}
-    return _create("inline_swin_nano", pretrained, kwargs, (1, 1, 2, 0), **size, **shape)
+    size: dict[str, Any] = {"img_size": img_size, "patch_size": fitting_patch(img_size, most=4), "window_size": 4}
+    shape: dict[str, Any] = {"embed_dim": 20, "depths": (1, 1, 2, 1), "num_heads": (1, 2, 4, 8)}
+    return create(InLineSwin, "inline_swin_nano", pretrained, kwargs, inline_depths=(1, 1, 2, 0), **size, **shape)

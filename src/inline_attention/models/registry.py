@@ -52,12 +52,27 @@ def create(
     family: type[Model],
     variant: str,
     pretrained: bool,
-    arguments: dict[str, Any],
+    given: dict[str, Any],
     *,
     out_indices: Sequence[int] = (0, 1, 2, 3),
+    inline_depths: Sequence[int] | None = None,
+    **published: Any,
 ) -> Model:
-    """The model, through timm's builder. Its `pretrained_cfg` has the input size that it is made for."""
-    if "img_size" in arguments:
+    """A model through timm's builder: the published configuration, changed by what was given.
+
+    Args:
+        family: the class.
+        variant, pretrained: as timm has them.
+        given: what the caller of `timm.create_model` asked for.
+        out_indices: which maps `features_only=True` gives if nothing else is said.
+        inline_depths: published; it says nothing of the softmax twin, and no more than the depths that were asked for.
+        published: the other arguments of the class.
+    """
+    if inline_depths is not None and given.get("mixer") != "softmax":
+        depths = given.get("depths") or inline_depths
+        published["inline_depths"] = tuple(map(min, zip(inline_depths, depths, strict=False)))
+    arguments = {**published, **given}
+    if "img_size" in arguments:  # what timm's data pipeline then reads
         overlay = dict(arguments.pop("pretrained_cfg_overlay", None) or {})
         size = (arguments.get("in_chans", 3), *to_2tuple(arguments["img_size"]))
         arguments["pretrained_cfg_overlay"] = {"input_size": size, **overlay}
