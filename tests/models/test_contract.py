@@ -182,6 +182,13 @@ def test_compiled_equals_eager(name, mixer):
         torch.testing.assert_close(torch.compile(model)(pictures), model(pictures), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("name", SMALL)
+def test_device_and_dtype(name):
+    model = timm.create_model(name, device="meta", dtype=torch.bfloat16)
+    assert {(p.device.type, p.dtype) for p in model.parameters()} == {("meta", torch.bfloat16)}
+    assert {p.dtype for p in timm.create_model(name).parameters()} == {torch.float32}
+
+
 @pytest.mark.parametrize("name", MODELS)
 def test_parameter_groups(name):
     """No weight decay on vectors, positions, class tokens and tables; learning rates fall with depth."""

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from math import floor, log2
 from typing import Any, TypeVar
 
+import torch
 from timm.layers import to_2tuple
 from timm.models import build_model_with_cfg, generate_default_cfgs
 
@@ -63,7 +64,7 @@ def create(
     Args:
         family: the class.
         variant, pretrained: as timm has them.
-        given: what the caller of `timm.create_model` asked for.
+        given: what the caller of `timm.create_model` asked for, device and dtype among it.
         out_indices: which maps `features_only=True` gives if nothing else is said.
         inline_depths: published; it says nothing of the softmax twin, and no more than the depths that were asked for.
         published: the other arguments of the class.
@@ -76,15 +77,17 @@ def create(
         overlay = dict(arguments.pop("pretrained_cfg_overlay", None) or {})
         size = (arguments.get("in_chans", 3), *to_2tuple(arguments["img_size"]))
         arguments["pretrained_cfg_overlay"] = {"input_size": size, **overlay}
-    model: Model = build_model_with_cfg(
-        family,
-        variant,
-        pretrained,
-        feature_cfg={"out_indices": tuple(out_indices), "feature_cls": "getter"},
-        pretrained_filter_fn=filter_state_dict,
-        **arguments,
-    )
-    return model
+    device, dtype = arguments.pop("device", None), arguments.pop("dtype", None)
+    with torch.device(torch.get_default_device() if device is None else device):
+        model: Model = build_model_with_cfg(
+            family,
+            variant,
+            pretrained,
+            feature_cfg={"out_indices": tuple(out_indices), "feature_cls": "getter"},
+            pretrained_filter_fn=filter_state_dict,
+            **arguments,
+        )
+    return model.to(dtype=dtype)
 
 
 def fitting_patch(img_size: int | tuple[int, int], *, most: int) -> int:
