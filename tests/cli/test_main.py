@@ -110,6 +110,19 @@ def test_convert(capsys, tmp_path):
     assert f"{source} is inline_swin_nano with mixer='softmax', num_classes=5" in out
 
 
+def test_convert_asks_where_weights_do_not_tell(capsys, tmp_path):
+    source, target = tmp_path / "published.pth", tmp_path / "weights.safetensors"
+    torch.save({"model": timm.create_model("deit_tiny_patch16_224").state_dict()}, source)
+    code, out, _ = run(capsys, "convert", str(source), str(target))
+    assert "is inline_deit_tiny with mixer='softmax', num_heads=3" in out
+    torch.save(hollow("inline_cswin_base_384").state_dict(), source)
+    code, _, err = run(capsys, "convert", str(source), str(target))
+    assert err == f"inline: {source} fits inline_cswin_base, inline_cswin_base_384: say which with --model, got None\n"
+    code, out, _ = run(capsys, "convert", str(source), str(target), "--model", "inline_cswin_base_384")
+    assert code == 0
+    assert f"{source} is inline_cswin_base_384\n" in out
+
+
 def test_convert_says_what_is_wrong(capsys, tmp_path):
     weights = tmp_path / "weights.pth"
     torch.save({"fc.weight": torch.zeros(3, 3)}, weights)

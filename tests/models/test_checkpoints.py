@@ -5,6 +5,7 @@ import os
 import pickle
 import re
 import sys
+from argparse import Namespace
 
 import pytest
 import timm
@@ -65,11 +66,48 @@ def test_every_published_name_has_its_place():
         with torch.device("meta"):
             model = timm.create_model(name)
             state = {key: torch.empty(shape) for key, shape in golden_models()[golden]["params"].items()}
-        translated, report = adapt(state, model)
+        translated, report = adapt(state, model, loose=False)
         assert {key: value.shape for key, value in translated.items()} == {
             key: value.shape for key, value in model.state_dict().items()
         }
         assert (report.resized, report.left_out, report.kept) == ({}, {}, {})
+
+
+def test_reading_leaves_no_trace(tmp_path):
+    """One file after the other, by either way, in any order."""
+    path = publish("inline_deit_tiny", tmp_path / "published.pth", args=Namespace(lr=1))
+    for _ in range(2):
+        load_official(hollow("inline_deit_tiny"), path)
+        timm.create_model("inline_deit_tiny", checkpoint_path=str(path))
+
+
+def test_damaged_files_are_not_called_hostile(tmp_path):
+    path = publish("inline_deit_tiny", tmp_path / "published.pth")
+    whole = path.read_bytes()
+    path.write_bytes(whole[:2000] + b"x" * 20 + whole[2020:])
+    with pytest.raises(ValueError, match="cannot be read as a checkpoint"):
+        read_checkpoint(path)
+    renamed = path.with_suffix(".safetensors")
+    renamed.write_bytes(whole)
+    with pytest.raises(ValueError, match="cannot be read as a checkpoint"):
+        read_checkpoint(renamed)
+    torch.save({"config": CfgNode({"A": 1})}, path, _use_new_zipfile_serialization=False)
+    path.write_bytes(path.read_bytes()[:-20])
+    with pytest.raises(ValueError, match="cannot be read as a checkpoint"):
+        read_checkpoint(path)
+    path.write_text("<html>not found</html>")
+    with pytest.raises(ValueError, match="perhaps it is truncated: it is no whole file of weights"):
+        read_checkpoint(path)
+
+
+def test_names_put_together_from_memory_are_named(tmp_path):
+    path = tmp_path / "hostile.pth"
+    path.write_bytes(pickle.dumps([os.system, os.remove, os.popen], protocol=4))
+    with pytest.raises(ValueError, match=r"wants to call posix.system, posix.remove, os.popen: refused"):
+        read_checkpoint(path)
+    path.write_bytes(b"\x80\x02ctorch\ncompile\n(tR.")
+    with pytest.raises(ValueError, match=r"wants to call torch.compile: refused"):
+        read_checkpoint(path)
 
 
 def test_moving_averages_are_taken_when_asked_for(tmp_path):

@@ -115,23 +115,16 @@ def rows(records: Sequence[Record]) -> list[list[str]]:
 
 def sentences(records: Sequence[Record]) -> list[str]:
     """Where the rival wins."""
-    lost = [
-        f"{r['inline']} at {r['size']}, batch {r['batch']}: {speed(r, 'forward'):.2f}"
-        for r in records
-        if speed(r, "forward") < 1
-    ]
-    slow = [
-        f"{r['inline']} at {r['size']}, batch {r['batch']}: {speed(r, 'training'):.2f}"
-        for r in records
-        if r["step"] and speed(r, "training") < 1
-    ]
-    heavy = [
-        f"{r['inline']} at {r['size']}, batch {r['batch']}: {memory(r):.2f}" for r in records if r["step"] and memory(r) > 1
-    ]
+    steps = [r for r in records if r["step"]]
+
+    def losses(some: Sequence[Record], value: Callable[[Record], float], lost: Callable[[float], bool]) -> str:
+        found = [f"{r['inline']} at {r['size']}, batch {r['batch']}: {value(r):.2f}" for r in some if lost(value(r))]
+        return "; ".join(found) or "none"
+
     return [
-        f"Forward, the rival is faster than {'; '.join(lost) or 'none'}",
-        f"Training step, the rival is faster than {'; '.join(slow) or 'none'}",
-        f"Training step, the rival needs less memory than {'; '.join(heavy) or 'none'}",
+        f"Forward, the rival is faster than {losses(records, lambda r: speed(r, 'forward'), lambda v: v < 1)}",
+        f"Training step, the rival is faster than {losses(steps, lambda r: speed(r, 'training'), lambda v: v < 1)}",
+        f"Training step, the rival needs less memory than {losses(steps, memory, lambda v: v > 1)}",
     ]
 
 

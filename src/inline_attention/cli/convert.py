@@ -17,6 +17,8 @@ class Convert:
     """The checkpoint: the authors' pickle (InLine, Swin, PVT, CSWin, DeiT) or safetensors."""
     out: Annotated[Path, tyro.conf.Positional]
     """The file to write, ending in .safetensors."""
+    model: str | None = None
+    """Which model it is of, where several fit: what differs in windows only leaves no trace in weights."""
     ema: bool = False
     """Take the moving average that some files hold beside the weights."""
 
@@ -30,13 +32,17 @@ class Convert:
         from ..models.identify import identify
         from .arguments import prepare_folder
 
-        if self.out.suffix != ".safetensors":
+        if self.out.suffix != ".safetensors" or self.out.is_dir():
             raise ValueError(f"the file to write must end in .safetensors, got {self.out}")
         state = select_weights(read_checkpoint(self.file), ema=self.ema, source=str(self.file))
         found = identify(state)
-        if found is None:
+        if not found:
             raise ValueError(f"{self.file} is of none of the package's models, nor of a softmax twin of one")
-        name, arguments = found
+        names = ", ".join(name for name, _ in found)
+        found = [(name, arguments) for name, arguments in found if self.model in (None, name)]
+        if len(found) != 1:
+            raise ValueError(f"{self.file} fits {names}: say which with --model, got {self.model}")
+        name, arguments = found[0]
         prepare_folder(self.out.parent)
         with torch.device("meta"):
             model = create_model(name, **arguments)
@@ -46,6 +52,7 @@ class Convert:
         try:
             weights = {key: value.contiguous() for key, value in model.state_dict().items()}
             save_file(weights, temporary, metadata={"model": name, "arguments": json.dumps(arguments)})
+            temporary.chmod(0o644)
             temporary.replace(self.out)
         finally:
             temporary.unlink(missing_ok=True)

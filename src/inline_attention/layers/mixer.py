@@ -114,6 +114,8 @@ class Mixer(nn.Module, ABC):
     ) -> None:
         super().__init__()
         check_heads(dim, num_heads)
+        if any(side is not None and side < 1 for window in windows for side in window[:2]):
+            raise ValueError(f"windows must have at least one token a side, got {tuple(windows)}")
         if windows and num_heads % len(windows):
             raise ValueError(f"{len(windows)} windows cannot share num_heads={num_heads} heads evenly")
         if (windows or reduction != 1) and (grid_dims != 2 or context_dim is not None):

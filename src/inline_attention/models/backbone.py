@@ -54,7 +54,9 @@ class Backbone(nn.Module):
         drop_rate: float = 0.0,
     ) -> None:
         super().__init__()
-        self.img_size: tuple[int, int] = to_2tuple(img_size)
+        self.img_size = self._checked_size(img_size, patch_size)
+        if num_classes < 0:
+            raise ValueError(f"num_classes must not be negative, got {num_classes}")
         self.patch_size, self.in_chans, self.num_classes = patch_size, in_chans, num_classes
         self.stages = nn.Sequential(*stages)
         self.norm = norm
@@ -63,6 +65,7 @@ class Backbone(nn.Module):
         self.num_prefix_tokens = stages[-1].num_prefix_tokens
         self.global_pool = self._checked_pool(global_pool)
         self.pruned = False
+        self.drop_rate = drop_rate
         self.head_drop = nn.Dropout(drop_rate)
         self.head = nn.Linear(self.num_features, num_classes) if num_classes else nn.Identity()
         self.init_weights()
@@ -75,8 +78,18 @@ class Backbone(nn.Module):
         """Blocks of each stage."""
         return tuple(len(stage.blocks) for stage in self._stages())
 
+    @staticmethod
+    def _checked_size(img_size: int | tuple[int, int], patch_size: int) -> tuple[int, int]:
+        height, width = to_2tuple(img_size)
+        least = max(SMALLEST, 2 * patch_size)
+        if patch_size < 1 or min(height, width) < least:
+            raise ValueError(f"img_size must be at least {least} a side for patch_size={patch_size}, got {height} x {width}")
+        return height, width
+
     def _checked_pool(self, global_pool: str) -> str:
-        check_name("global_pool", global_pool, POOLS if self.num_prefix_tokens else [p for p in POOLS if p != "token"])
+        known = [pool for pool in POOLS if pool != "token" or self.num_prefix_tokens]
+        if global_pool not in known:
+            raise ValueError(f"unknown global_pool {global_pool!r}; known for this model: {', '.join(map(repr, known))}")
         return global_pool
 
     @torch.no_grad()
@@ -129,38 +142,31 @@ class Backbone(nn.Module):
         Args:
             x: pictures.
             indices: which of `feature_info` to give: the last n, these, or all.
-            return_prefix_tokens: give pairs of maps and prefix tokens.
-            norm: apply the last norm to those that have as many channels as it.
+            return_prefix_tokens: give pairs of maps and prefix tokens, of which there may be none.
+            norm: apply the last norm to those of the last stage.
             stop_early: do not go on after the last that was asked for.
             output_fmt: "NCHW", "NHWC" or "NLC".
             intermediates_only: leave the features after the last stage out.
 
         Returns:
-            (what `forward_features` gives, list of maps), or the list alone.
+            (what `forward_features` gives, or what there is if stopped early; list of maps), or the list alone.
         """
         check_name("output_fmt", str(Format(output_fmt).value), ("NCHW", "NHWC", "NLC"))
         self._check(x)
         taps = [self._taps()[index] for index in self._take(indices)]
-        found: dict[tuple[int, int], tuple[Tensor, Grid]] = {}
-        for number, stage in enumerate(self._stages()):
-            if stop_early and number > max(taps)[0]:
-                break
-            here = sorted(block for at, block in taps if at == number)
-            tokens, grid, taken = stage.collect(x, here)
-            found |= {(number, block): (features, grid) for block, features in zip(sorted(set(here)), taken, strict=True)}
+        final = (len(self.stages) - 1, self.depths()[-1] - 1)
+        end = max(taps) if stop_early else final
+        found: dict[tuple[int, int], Any] = {}
+        for number, stage in enumerate(self._stages()[: end[0] + 1]):
+            here = sorted({block for at, block in taps if at == number})
+            tokens, grid, taken = stage.collect(x, here, stop=end[1] + 1 if number == end[0] else None)
+            for block, features in zip(here, taken, strict=True):
+                features = self.norm(features) if norm and number == final[0] else features
+                split = _format(features, grid, stage.num_prefix_tokens, Format(output_fmt))
+                found[number, block] = split if return_prefix_tokens else split[0]
             x = tokens if stage.num_prefix_tokens else tokens.unflatten(1, grid).permute(0, 3, 1, 2)
-        maps = [self._format(*found[tap], norm, Format(output_fmt), return_prefix_tokens) for tap in taps]
-        return maps if intermediates_only else (self._norm(x), maps)
-
-    def _format(self, tokens: Tensor, grid: Grid, norm: bool, output_fmt: Format, with_prefix: bool) -> Any:
-        prefix = self.num_prefix_tokens if tokens.shape[2] == self.num_features else 0
-        if norm and tokens.shape[2] == self.num_features:
-            tokens = self.norm(tokens)
-        before, tokens = tokens[:, :prefix], tokens[:, prefix:]
-        if output_fmt != Format.NLC:
-            tokens = tokens.unflatten(1, grid)
-            tokens = tokens.permute(0, 3, 1, 2) if output_fmt == Format.NCHW else tokens
-        return (tokens, before) if with_prefix and prefix else tokens
+        maps = [found[tap] for tap in taps]
+        return maps if intermediates_only else (self._norm(x) if end == final else x, maps)
 
     def get_intermediate_layers(
         self,
@@ -186,13 +192,15 @@ class Backbone(nn.Module):
     ) -> list[int]:
         """Take away what is not needed for these features; gives their numbers."""
         take = self._take(indices)
-        self.pruned = True
+        self.pruned, whole = True, self.stages
         stage, block = max(self._taps()[index] for index in take)
         self.stages = self.stages[: stage + 1]
         last = self._stages()[stage]
-        last.blocks = last.blocks[: block + 1]
-        if prune_norm:
+        if prune_norm or stage < len(whole) - 1:  # the norm is the last stage's
             self.norm = nn.Identity()
+        last.blocks = last.blocks[: block + 1]
+        self.num_features = self.head_hidden_size = self.embed_dim = int(self.feature_info[max(take)]["num_chs"])
+        self.num_prefix_tokens = last.num_prefix_tokens
         if prune_head:
             self.reset_classifier(0, "")
         return take
@@ -202,15 +210,16 @@ class Backbone(nn.Module):
         taps = []
         for information in self.feature_info:
             _, stage, *rest = information["module"].split(".")
-            if int(stage) < len(self.stages):
-                taps.append((int(stage), int(rest[1]) if rest else len(self._stages()[int(stage)].blocks) - 1))
+            depths = self.depths()
+            if int(stage) < len(depths) and (not rest or int(rest[1]) < depths[int(stage)]):
+                taps.append((int(stage), int(rest[1]) if rest else depths[int(stage)] - 1))
         return taps
 
     def _take(self, indices: int | Sequence[int] | None) -> list[int]:
         count = len(self._taps())
         if isinstance(indices, int):
             if not 1 <= indices <= count:
-                raise ValueError(f"the model has {count} features, got the last {indices}")
+                raise ValueError(f"the model has {count} features, of which the last {indices} cannot be taken")
             return list(range(count - indices, count))
         wanted = list(range(count) if indices is None else indices)
         if not wanted or not all(-count <= index < count for index in wanted):
@@ -255,7 +264,9 @@ class Backbone(nn.Module):
             img_size: height and width, one number for a square; None for what it is.
             patch_size: pixels a side of a first token, the first convolution resampled; None for what it is.
         """
-        self.img_size = self.img_size if img_size is None else to_2tuple(img_size)
+        self.img_size = self._checked_size(
+            self.img_size if img_size is None else img_size, self.patch_size if patch_size is None else patch_size
+        )
         if patch_size is not None and patch_size != self.patch_size:
             embed = self._stages()[0].embed
             if isinstance(embed, ConvEmbed):
@@ -290,6 +301,15 @@ class Backbone(nn.Module):
                 (r"^norm", (99999,)),
             ],
         }
+
+
+def _format(tokens: Tensor, grid: Grid, prefix: int, output_fmt: Format) -> tuple[Tensor, Tensor]:
+    """Tokens of the grid as a map, or as they are; and the tokens before them."""
+    before, tokens = tokens[:, :prefix], tokens[:, prefix:]
+    if output_fmt != Format.NLC:
+        tokens = tokens.unflatten(1, grid)
+        tokens = tokens.permute(0, 3, 1, 2) if output_fmt == Format.NCHW else tokens
+    return tokens, before
 
 
 def grid_of(img_size: int | tuple[int, int], stride: int) -> tuple[int, int]:

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load_file
 from timm.models import clean_state_dict
 from torch import Tensor, nn
@@ -25,10 +24,16 @@ from torch import Tensor, nn
 from .backbone import Backbone
 from .official import LoadReport, adapt
 
-torch.serialization.add_safe_globals([(OrderedDict, "yacs.config.CfgNode"), Namespace])  # inert: they hold values
+torch.serialization.add_safe_globals([(OrderedDict, "yacs.config.CfgNode")])  # inert: a dictionary under another name
 
-HARMLESS = r"torch(\._utils|\.storage)?\.\w+|collections\.OrderedDict|yacs\.config\.CfgNode|argparse\.Namespace"
+HARMLESS = (
+    r"torch\._utils\._rebuild_\w+|torch\.(\w+Storage|Size|device|dtype|float\d+|bfloat16|u?int\d+|bool)"
+    r"|torch\.storage\.\w+Storage|torch\.nn\.parameter\.Parameter"
+    r"|collections\.OrderedDict|(__builtin__|builtins)\.set|yacs\.config\.CfgNode|argparse\.Namespace"
+)
 """Names in the pickles of training runs that make tensors and dictionaries, and nothing else."""
+LARGEST_PICKLE = 2**28
+"""Bytes: the part of a file that says what is in it; weights are stored apart from it."""
 WEIGHTS = ("model", "state_dict")
 EMA = ("state_dict_ema", "model_ema")
 
@@ -49,10 +54,13 @@ def load_official(model: nn.Module, weights: str | Path | Mapping[str, Any], *, 
     source = "the checkpoint" if isinstance(weights, Mapping) else str(weights)
     state = select_weights(weights if isinstance(weights, Mapping) else read_checkpoint(weights), ema=ema, source=source)
     backbone = _backbone_of(model)
-    adapted, report = adapt(state, backbone)
+    adapted, report = adapt(state, backbone, loose=True)
     _explain_pruned(adapted, backbone, report)
     _check_fit(adapted, backbone, report, source)
-    backbone.load_state_dict({**backbone.state_dict(), **adapted})
+    hollow = any(parameter.is_meta for parameter in backbone.parameters())
+    if hollow and report.kept:
+        raise ValueError(f"the model is on the meta device, and {source} has no {next(iter(report.kept))} for it")
+    backbone.load_state_dict({**backbone.state_dict(), **adapted}, assign=hollow)
     return report
 
 
@@ -60,16 +68,17 @@ def read_checkpoint(path: str | Path) -> dict[str, Any]:
     """What a safetensors or torch file holds, on the CPU."""
     path = Path(path)
     if not path.is_file():
-        raise ValueError(f"there is no file {path}")
+        raise ValueError(f"{path} is a folder" if path.is_dir() else f"there is no file {path}")
     try:
         if path.suffix == ".safetensors":
             return dict(load_file(path))
-        loaded = torch.load(path, map_location="cpu", weights_only=True)
+        with torch.serialization.safe_globals([Namespace]):  # what argparse leaves: it holds values and does nothing
+            loaded = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # torch raises many kinds for a broken file
         if wanted := _forbidden_names(path):
             raise ValueError(f"{path} wants to call {', '.join(wanted)}: refused, nothing was run") from error
-        broken = not isinstance(error, SafetensorError) and not str(error)
-        reason = "it ends early" if broken else str(error).splitlines()[0]
+        lines = str(error).splitlines()
+        reason = lines[0] if lines and "weights_only" not in str(error) else "it is no whole file of weights"
         raise ValueError(f"{path} cannot be read as a checkpoint, perhaps it is truncated: {reason}") from error
     if not isinstance(loaded, dict):
         raise ValueError(f"{path} holds a {type(loaded).__name__}, not a dictionary of weights")
@@ -78,37 +87,47 @@ def read_checkpoint(path: str | Path) -> dict[str, Any]:
 
 def _forbidden_names(path: Path) -> list[str]:
     """Names that a pickle would import, other than those that make tensors and dictionaries. Read, not run."""
-    if zipfile.is_zipfile(path):
-        with zipfile.ZipFile(path) as archive:
-            data = b"".join(archive.read(name) for name in archive.namelist() if name.endswith(".pkl"))
-    else:
-        data = path.read_bytes()
     names: list[str] = []
-    strings: list[str] = []
-    stream = BytesIO(data)
-    with suppress(Exception):  # not a pickle, or cut off: what was found before that counts
+    with suppress(Exception):  # not a pickle, or damaged: what was found before that counts
+        if zipfile.is_zipfile(path):
+            with zipfile.ZipFile(path) as archive:
+                pickles = [entry for entry in archive.infolist() if entry.filename.endswith(".pkl")]
+                data = b"".join(archive.read(entry) for entry in pickles if entry.file_size < LARGEST_PICKLE)
+        else:
+            data = path.read_bytes()
+        stream = BytesIO(data)
         while stream.tell() < len(data):  # older files are several pickles, one after the other
-            for opcode, argument, _ in pickletools.genops(stream):
-                if opcode.name == "GLOBAL":
-                    names.append(str(argument).replace(" ", "."))
-                elif opcode.name == "STACK_GLOBAL":
-                    names.append(".".join(strings[-2:]))
-                elif isinstance(argument, str):
-                    strings.append(argument)
+            _collect_names(stream, names)
     return [name for name in dict.fromkeys(names) if not re.fullmatch(HARMLESS, name)]
+
+
+def _collect_names(stream: BytesIO, names: list[str]) -> None:
+    """Append what one pickle would import: names written out, or put together from strings, some of them remembered."""
+    pushed: list[object] = []
+    memo: dict[object, object] = {}
+    for opcode, argument, _ in pickletools.genops(stream):
+        if opcode.name == "GLOBAL":
+            names.append(str(argument).replace(" ", "."))
+        elif opcode.name == "STACK_GLOBAL":
+            names.append(".".join(str(part) for part in pushed[-2:]))
+        elif opcode.name in ("PUT", "BINPUT", "LONG_BINPUT", "MEMOIZE"):
+            memo[len(memo) if argument is None else argument] = pushed[-1] if pushed else None
+            continue
+        pushed.append(memo.get(argument) if opcode.name in ("GET", "BINGET", "LONG_BINGET") else argument)
 
 
 def select_weights(checkpoint: Mapping[str, Any], *, ema: bool, source: str) -> dict[str, Tensor]:
     """The weights among what a training run saved: model, optimizer, configuration and more."""
-    averages = [checkpoint[key] for key in EMA if checkpoint.get(key) is not None]
+    averages = [checkpoint[key] for key in EMA if isinstance(checkpoint.get(key), Mapping)]
     if ema and not averages:
         raise ValueError(f"{source} holds no moving average (EMA); it has: {', '.join(map(str, checkpoint))}"[:300])
     chosen = averages if ema else [checkpoint[key] for key in WEIGHTS if isinstance(checkpoint.get(key), Mapping)]
-    state = clean_state_dict(dict(chosen[0] if chosen else checkpoint))
-    strange = [name for name, value in state.items() if not isinstance(value, Tensor)]
-    if strange or not state:
+    found = dict(chosen[0] if chosen else checkpoint)
+    if not found or not all(isinstance(name, str) and isinstance(value, Tensor) for name, value in found.items()):
         raise ValueError(f"{source} holds no weights; it has: {', '.join(map(str, checkpoint))}"[:300])
-    return state
+    state = clean_state_dict(found)
+    wrapped = all(name.startswith("model.") for name in state)  # by `features_only=True`
+    return {name.removeprefix("model."): value for name, value in state.items()} if wrapped else state
 
 
 def _backbone_of(model: nn.Module) -> Backbone:
@@ -138,6 +157,11 @@ def _check_fit(state: dict[str, Tensor], backbone: Backbone, report: LoadReport,
     unknown = [name for name in state if name not in own]
     missing = [name for name in own if name not in state and name not in report.kept]
     other = [name for name in state if name in own and state[name].shape != own[name].shape]
+    whole = [name for name in state if name in own and not state[name].is_floating_point()]
+    if whole:
+        raise ValueError(
+            f"{source} holds whole numbers where {_name(backbone)} has weights: {whole[0]} is {state[whole[0]].dtype}"
+        )
     if not unknown and not missing and not other:
         return
     problems = []
@@ -161,6 +185,8 @@ def _hint(state: dict[str, Tensor], backbone: Backbone) -> str:
     blocks = {tuple(map(int, m.groups())) for name in state if (m := re.match(r"stages\.(\d+)\.blocks\.(\d+)\.", name))}
     depths = tuple(1 + max(b for s, b in blocks if s == stage) for stage in sorted({s for s, _ in blocks}))
     hints = []
+    if sum(name in backbone.state_dict() for name in state) < len(state) / 2:
+        return "; `inline convert` tells which model a file is of"
     if depths and depths != backbone.depths():
         hints.append(f"depths={depths}")
     if "stages.3.positions.cls_token" in state and not backbone.num_prefix_tokens:

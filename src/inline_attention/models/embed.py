@@ -50,6 +50,9 @@ class ConvEmbed(nn.Module):
         self.proj.weight.copy_(resample_patch_embed(old.weight, [kernel, kernel]))
         if self.proj.bias is not None and old.bias is not None:
             self.proj.bias.copy_(old.bias)
+        for new, before in zip(self.proj.parameters(), old.parameters(), strict=True):
+            new.requires_grad_(before.requires_grad)
+        self.proj.train(old.training)
 
 
 class PatchMerge(nn.Module):

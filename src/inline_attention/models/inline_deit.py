@@ -65,7 +65,7 @@ default_cfgs = published_cfgs("inline_deit", tiny=224, small=288, base=448) | sm
 
 def _create(variant: str, pretrained: bool, kwargs: dict[str, Any], **published: Any) -> InLineDeiT:
     depth = kwargs.get("depth", published.get("depth", 12))
-    quarters = tuple(depth * quarter // 4 - 1 for quarter in (1, 2, 3, 4))
+    quarters = sorted({max(0, depth * quarter // 4 - 1) for quarter in (1, 2, 3, 4)})
     return create(InLineDeiT, variant, pretrained, kwargs, out_indices=quarters, **published)
 
 

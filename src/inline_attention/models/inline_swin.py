@@ -51,6 +51,8 @@ class InLineSwin(Backbone):
         check_stages(depths=depths, num_heads=num_heads)
         maker = BlockMaker(depths, **attention)
         dims = [embed_dim * 2**number for number in range(len(depths))]
+        if inline_window is not None and maker.mixer == "softmax":
+            raise ValueError(f"mixer 'softmax' has no linear blocks: set window_size instead of inline_window={inline_window}")
         windowed = {"windows": (Window(*to_2tuple(window_size)),), "position_bias": True}
         inline = {} if inline_window is None else {"windows": (Window(*to_2tuple(inline_window)),)}
         stages = []

@@ -15,6 +15,7 @@ from math import isqrt
 from typing import Any
 
 import torch
+from timm.layers import resample_patch_embed
 from timm.models import adapt_input_conv
 from torch import Tensor, nn
 
@@ -22,6 +23,7 @@ from ..layers.position_bias import PositionBias, resample_table
 from .positions import PositionEmbedding, resample
 
 State = dict[str, Tensor]
+STEM = "stages.0.embed.proj.weight"
 
 _log = logging.getLogger("inline_attention")
 
@@ -157,8 +159,12 @@ def _side(name: str, count: int) -> int:
     return side
 
 
-def fit(state: State, model: nn.Module) -> tuple[State, LoadReport]:
-    """Weights under our names, made to fit the model's sizes; what cannot be made to fit is left as it is."""
+def fit(state: State, model: nn.Module, *, loose: bool) -> tuple[State, LoadReport]:
+    """Weights under our names, made to fit the model's sizes; what cannot be made to fit is left as it is.
+
+    Positions, tables and patches are resampled. If `loose`, other colour channels are adapted to, and a classifier of other
+    classes is left out.
+    """
     report = LoadReport()
     own = model.state_dict()
     out = dict(state)
@@ -169,11 +175,10 @@ def fit(state: State, model: nn.Module) -> tuple[State, LoadReport]:
         if name in resizers:
             out[name] = resizers[name](value)
             report.resized[name] = f"{_text(value)} to {_text(out[name])}"
-        elif name == "stages.0.embed.proj.weight" and value.shape[0] == own[name].shape[0]:
-            out[name] = adapt_input_conv(own[name].shape[1], value)
-            report.resized[name] = f"{value.shape[1]} to {own[name].shape[1]} colour channels"
+        elif name == STEM and value.ndim == 4 and value.shape[0] == own[name].shape[0]:
+            out[name] = _fit_stem(value, own[name].shape, report, loose)
     head = out.get("head.weight")
-    if head is not None and ("head.weight" not in own or head.shape != own["head.weight"].shape):
+    if loose and head is not None and ("head.weight" not in own or head.shape[0] != own["head.weight"].shape[0]):
         classes = f"{own['head.weight'].shape[0]} classes" if "head.weight" in own else "no classifier"
         for name in ("head.weight", "head.bias"):
             if name in out:
@@ -182,6 +187,20 @@ def fit(state: State, model: nn.Module) -> tuple[State, LoadReport]:
                 report.kept[name] = "the classifier starts anew"
     report.matched = [name for name in out if name in own and name not in report.resized]
     return out, report
+
+
+def _fit_stem(value: Tensor, shape: torch.Size, report: LoadReport, loose: bool) -> Tensor:
+    """The first convolution for another patch size or, from three, for other colour channels."""
+    changes = []
+    if value.shape[2:] != shape[2:]:
+        changes.append(f"patches of {value.shape[2]}x{value.shape[3]} to {shape[2]}x{shape[3]}")
+        value = resample_patch_embed(value, list(shape[2:]))
+    if loose and value.shape[1] == 3 != shape[1]:
+        changes.append(f"3 to {shape[1]} colour channels")
+        value = adapt_input_conv(shape[1], value)
+    if changes:
+        report.resized[STEM] = ", ".join(changes)
+    return value
 
 
 def _resizers(model: nn.Module) -> dict[str, Callable[[Tensor], Tensor]]:
@@ -201,23 +220,26 @@ def _text(value: Tensor) -> str:
     return f"{sides[0]}x{sides[1]}"
 
 
-def adapt(state: Mapping[str, Tensor], model: nn.Module) -> tuple[State, LoadReport]:
+def adapt(state: Mapping[str, Tensor], model: nn.Module, *, loose: bool) -> tuple[State, LoadReport]:
     """Translated if need be, and fitted."""
     state, left_out = translate(state) if is_official(state) else (dict(state), {})
-    out, report = fit(state, model)
+    out, report = fit(state, model, loose=loose)
     report.left_out = {**left_out, **report.left_out}
     return out, report
 
 
 def filter_state_dict(state: Mapping[str, Tensor], model: nn.Module) -> State:
-    """For timm's `pretrained=True`: our names, the model's sizes."""
-    return adapt(state, model)[0]
+    """For timm's `pretrained=True`: our names, the model's sizes. Classes and colour channels timm sees to itself."""
+    return adapt(state, model, loose=False)[0]
 
 
 def adapt_state_dict(model: nn.Module, state: dict[str, Any], prefix: str, *_: object) -> None:
-    """Before weights are laid into a backbone: bring them, in place, to its names and sizes, and log what was done."""
+    """Before weights are laid into a backbone: bring them, in place, to its names and sizes, and log what was done.
+
+    With this package's names, classes and colour channels have to be the model's, as in any `load_state_dict`.
+    """
     mine = {name.removeprefix(prefix): state[name] for name in list(state) if name.startswith(prefix)}
-    adapted, report = adapt(mine, model)
+    adapted, report = adapt(mine, model, loose=is_official(mine))
     for name in mine:
         del state[prefix + name]
     own = model.state_dict()

@@ -1,6 +1,7 @@
 """How the families enter timm's registry."""
 
 from collections.abc import Sequence
+from inspect import signature
 from math import floor, log2
 from typing import Any, TypeVar
 
@@ -8,8 +9,21 @@ import torch
 from timm.layers import to_2tuple
 from timm.models import build_model_with_cfg, generate_default_cfgs
 
-from .backbone import Backbone
+from .backbone import SMALLEST, Backbone
+from .blocks import AttentionOptions
 from .official import filter_state_dict
+
+TIMM = (
+    "pretrained_cfg",
+    "pretrained_cfg_overlay",
+    "cache_dir",
+    "features_only",
+    "out_indices",
+    "feature_cls",
+    "device",
+    "dtype",
+)
+"""Arguments that are not the model's own."""
 
 Model = TypeVar("Model", bound=Backbone)
 
@@ -73,9 +87,12 @@ def create(
         depths = given.get("depths") or inline_depths
         published["inline_depths"] = tuple(map(min, zip(inline_depths, depths, strict=False)))
     arguments = {**published, **given}
+    known = {*signature(family).parameters, *AttentionOptions.__annotations__, *TIMM}
+    if unknown := [name for name in arguments if name not in known]:
+        raise TypeError(f"{variant} has no argument {unknown[0]!r}; it has: {', '.join(sorted(known - {*TIMM, 'attention'}))}")
     if "img_size" in arguments:  # what timm's data pipeline then reads
         overlay = dict(arguments.pop("pretrained_cfg_overlay", None) or {})
-        size = (arguments.get("in_chans", 3), *to_2tuple(arguments["img_size"]))
+        size = (3, *to_2tuple(arguments["img_size"]))
         arguments["pretrained_cfg_overlay"] = {"input_size": size, **overlay}
     device, dtype = arguments.pop("device", None), arguments.pop("dtype", None)
     with torch.device(torch.get_default_device() if device is None else device):
@@ -92,4 +109,4 @@ def create(
 
 def fitting_patch(img_size: int | tuple[int, int], *, most: int) -> int:
     """The patch size, a power of two, that leaves 14 tokens or more on the shorter side: 1 up to 27 pixels, 2 up to 55, ..."""
-    return min(most, 2 ** max(0, floor(log2(min(to_2tuple(img_size)) / 14))))
+    return min(most, 2 ** max(0, floor(log2(max(SMALLEST, min(to_2tuple(img_size))) / 14))))

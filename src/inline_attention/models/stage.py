@@ -38,13 +38,13 @@ class Stage(nn.Module):
         tokens, grid, _ = self.collect(x)
         return tokens if self.num_prefix_tokens else tokens.unflatten(1, grid).permute(0, 3, 1, 2)
 
-    def collect(self, x: Tensor, take: Collection[int] = ()) -> tuple[Tensor, Grid, list[Tensor]]:
-        """Tokens after all blocks, the grid that they lie on, and tokens after each block whose number is in `take`."""
+    def collect(self, x: Tensor, take: Collection[int] = (), stop: int | None = None) -> tuple[Tensor, Grid, list[Tensor]]:
+        """Tokens after all blocks, or the first `stop`; their grid; and tokens after each block whose number is in `take`."""
         x = self.embed(x)
         grid = (x.shape[1], x.shape[2])
         x = x.flatten(1, 2) if self.positions is None else self.positions(x)
         taken = []
-        for number, block in enumerate(self.blocks):
+        for number, block in enumerate(self.blocks[:stop]):
             if self.grad_checkpointing:
                 x = checkpoint(block, x, grid, num_prefix_tokens=self.num_prefix_tokens)
             else:
