@@ -43,7 +43,6 @@ def _cfg(size: int, **more: Any) -> dict[str, Any]:
         "std": (0.229, 0.224, 0.225),
         "first_conv": "stages.0.embed.proj",
         "classifier": "head",
-        "license": "apache-2.0",
         **more,
     }
 
