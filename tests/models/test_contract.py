@@ -260,7 +260,7 @@ def test_softmax_twins_see_what_the_originals_see():
         ({"mixer": "mamba"}, "unknown mixer 'mamba'; known: inline, softmax"),
         ({"kernel": "cosine"}, "unknown kernel 'cosine'; known: identity"),
         ({"mixer": "hydra", "kernel": "relu"}, "mixer 'hydra' has no kernel to choose, got kernel='relu'"),
-        ({"global_pool": "token"}, "unknown global_pool 'token'; known: avg, max, avgmax"),
+        ({"global_pool": "token"}, "unknown global_pool 'token'; known for this model: 'avg', 'max', 'avgmax', ''"),
         ({"depths": (2, 2, 6)}, "each stage needs one value of each, got depths=(2, 2, 6), num_heads=(3, 6, 12, 24)"),
     ],
 )
@@ -287,5 +287,5 @@ def test_features_that_do_not_exist_are_named():
     model = make("inline_pvt_nano")
     with pytest.raises(ValueError, match=r"the model has 4 features, 0 to 3, got indices \[4\]"):
         model.forward_intermediates(torch.randn(1, 3, 32, 32), [4])
-    with pytest.raises(ValueError, match="the model has 4 features, got the last 5"):
+    with pytest.raises(ValueError, match="the model has 4 features, of which the last 5 cannot be taken"):
         model.get_intermediate_layers(torch.randn(1, 3, 32, 32), 5)
