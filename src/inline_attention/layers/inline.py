@@ -135,10 +135,12 @@ class InLineAttention(Mixer):
         taps = sum(kernels[1:], start=kernels[0]).to(v.dtype).expand(x.shape[0], *kernels[0].shape[1:])
         constants = [constant for constant in (part.constant() for part in parts) if constant is not None]
         around = local_convolution(v[:, num_prefix_tokens:], taps, grid, bias=sum(constants, start=c).to(v.dtype))
-        mixed = torch.bmm(x.to(v.dtype), a.to(v.dtype))
-        mixed[:, num_prefix_tokens:] += around
         if num_prefix_tokens:  # they have no neighbours
+            mixed = torch.bmm(x.to(v.dtype), a.to(v.dtype))
             mixed[:, :num_prefix_tokens] += c.to(v.dtype).unsqueeze(1)
+            mixed[:, num_prefix_tokens:] += around
+        else:
+            mixed = torch.baddbmm(around, x.to(v.dtype), a.to(v.dtype))
         projected: Tensor = self.proj(mixed)
         return projected
 
