@@ -110,9 +110,10 @@ def test_names_put_together_from_memory_are_named(tmp_path):
         read_checkpoint(path)
 
 
-def test_moving_averages_are_taken_when_asked_for(tmp_path):
-    average = {key: value + 1 for key, value in official("inline_cswin_tiny").items()}
-    path = publish("inline_cswin_tiny", tmp_path / "published.pth", state_dict_ema=average)
+@pytest.mark.parametrize("key", ["state_dict_ema", "model_ema"])
+def test_moving_averages_are_taken_when_asked_for(key, tmp_path):
+    average = {name: value + 1 for name, value in official("inline_cswin_tiny").items()}
+    path = publish("inline_cswin_tiny", tmp_path / "published.pth", **{key: average})
     model = hollow("inline_cswin_tiny")
     load_official(model, path)
     plain = model.norm.weight.clone()
@@ -265,6 +266,7 @@ def test_the_pvt_twin_takes_published_files():
     state = pvt_file(source)
     assert state["pos_embed4"].shape == (1, 50, 512)
     twin = hollow("inline_pvt_tiny", **options)
+    assert (type(twin.norm), twin.norm.eps) == (torch.nn.LayerNorm, 1e-6)  # PVT has one, InLine-PVT does not
     load_official(twin, state)
     assert torch.equal(twin(PICTURES), source(PICTURES))
     assert torch.equal(twin.norm(twin.stages(PICTURES))[:, 0], twin.forward_head(twin.forward_features(PICTURES), True))

@@ -14,7 +14,7 @@ from inline_attention.models.embed import ConvEmbed, PatchMerge
 from inline_attention.models.identify import CSWIN, DEIT, PVT, identify
 from inline_attention.models.positions import resample
 
-from .published import PUBLISHED, SMALL, hollow, official
+from .published import PUBLISHED, SMALL, golden_models, hollow
 
 
 @pytest.mark.parametrize("name", SMALL)
@@ -210,12 +210,13 @@ def test_a_wrong_input_size_changes_nothing():
 
 
 def test_files_are_recognised():
-    for name in PUBLISHED:
-        found = [candidate for candidate, _ in identify(official(name))] if name.endswith(("tiny", "base_384")) else [name]
-        assert name in found
+    """All fifteen key lists; only what differs in windows alone fits twice."""
+    for name, golden in PUBLISHED.items():
+        with torch.device("meta"):
+            state = {key: torch.empty(shape) for key, shape in golden_models()[golden]["params"].items()}
+        twice = ["inline_cswin_base", "inline_cswin_base_384"]
+        assert identify(state) == [(n, {}) for n in (twice if name in twice else [name])]
     assert identify(timm.create_model("deit_tiny_patch16_224").state_dict()) == [("inline_deit_tiny", DEIT)]
-    assert [n for n, _ in identify(hollow("inline_cswin_base_384").state_dict())] == [
-        "inline_cswin_base",
-        "inline_cswin_base_384",
-    ]
-    assert (CSWIN["tiny"], PVT["num_heads"]) == ((1, 2, 21, 1), (1, 2, 5, 8))
+    assert identify(hollow("inline_pvt_tiny", num_classes=7).state_dict()) == [("inline_pvt_tiny", {"num_classes": 7})]
+    assert CSWIN == {"tiny": (1, 2, 21, 1), "small": (2, 4, 32, 2), "base": (2, 4, 32, 2)}
+    assert PVT["num_heads"] == (1, 2, 5, 8)

@@ -81,7 +81,7 @@ class Backbone(nn.Module):
     @staticmethod
     def _checked_size(img_size: int | tuple[int, int], patch_size: int) -> tuple[int, int]:
         height, width = to_2tuple(img_size)
-        least = max(SMALLEST, 2 * patch_size)
+        least = _least(patch_size)
         if patch_size < 1 or min(height, width) < least:
             raise ValueError(f"img_size must be at least {least} a side for patch_size={patch_size}, got {height} x {width}")
         return height, width
@@ -229,7 +229,7 @@ class Backbone(nn.Module):
     def _check(self, x: Tensor) -> None:
         if x.ndim != 4 or x.shape[1] != self.in_chans:
             raise ValueError(f"pictures must be (batch, {self.in_chans}, height, width), got {tuple(x.shape)}")
-        least = max(SMALLEST, 2 * self.patch_size)
+        least = _least(self.patch_size)
         if x.shape[2] < least or x.shape[3] < least:
             raise ValueError(
                 f"pictures must be at least {least} x {least} pixels for patches of {self.patch_size}, "
@@ -310,6 +310,11 @@ def _format(tokens: Tensor, grid: Grid, prefix: int, output_fmt: Format) -> tupl
         tokens = tokens.unflatten(1, grid)
         tokens = tokens.permute(0, 3, 1, 2) if output_fmt == Format.NCHW else tokens
     return tokens, before
+
+
+def _least(patch_size: int) -> int:
+    """The shortest side that a picture may have."""
+    return max(SMALLEST, 2 * patch_size)
 
 
 def grid_of(img_size: int | tuple[int, int], stride: int) -> tuple[int, int]:

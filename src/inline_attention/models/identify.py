@@ -1,6 +1,7 @@
 """Which model a checkpoint is of, told from its names and shapes."""
 
 from collections.abc import Iterator
+from functools import cache
 from typing import Any
 
 import torch
@@ -21,16 +22,18 @@ def identify(state: dict[str, Tensor]) -> list[tuple[str, dict[str, Any]]]:
     """Names and arguments of which `timm.create_model` makes a fitting model. Several may fit: windows leave no trace."""
     official = is_official(state)
     state = translate(state)[0] if official else state
-    shapes = {name: value.shape for name, value in state.items()}
     classes = state["head.weight"].shape[0] if "head.weight" in state else 0
-    found = []
-    for name, arguments in _candidates(official):
-        arguments = arguments if classes == 1000 else {**arguments, "num_classes": classes}
-        with torch.device("meta"):
-            model = create_model(name, **arguments)
-        if {key: value.shape for key, value in model.state_dict().items()} == shapes:
-            found.append((name, arguments))
-    return found
+    shapes = {key: value.shape for key, value in state.items() if not key.startswith("head.")}
+    fitting = [(name, arguments) for name, arguments in _candidates(official) if _shapes(name, *arguments.items()) == shapes]
+    return [(name, {**arguments, **({} if classes == 1000 else {"num_classes": classes})}) for name, arguments in fitting]
+
+
+@cache
+def _shapes(name: str, *arguments: tuple[str, Any]) -> dict[str, torch.Size]:
+    """Of all parameters but the classifier's."""
+    with torch.device("meta"):
+        model = create_model(name, num_classes=0, **dict(arguments))
+    return {key: value.shape for key, value in model.state_dict().items()}
 
 
 def _candidates(official: bool) -> Iterator[tuple[str, dict[str, Any]]]:
