@@ -1,35 +1,57 @@
 """`inline`: the table of contents of the package."""
 
 import sys
+from importlib.metadata import version
+from typing import Annotated, Any
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Run a command. What a user can cause ends in one line and exit code 2, never in a traceback."""
     try:
-        _run(arguments)
+        _run(sys.argv[1:] if arguments is None else arguments)
     except ModuleNotFoundError as missing:
-        print(f"inline: the command needs {missing.name}: pip install 'inline-attention[cli]'", file=sys.stderr)
+        extra = "train" if missing.name in ("accelerate", "sklearn", "torchmetrics", "tensorboard") else "cli"
+        print(f"inline: the command needs {missing.name}: pip install 'inline-attention[{extra}]'", file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:
         print("inline: stopped", file=sys.stderr)
         sys.exit(130)
-    except (ValueError, OSError) as error:
+    except BrokenPipeError:  # whoever read the output has seen enough
+        sys.stdout = None
+        sys.exit(1)
+    except (ValueError, OSError, FloatingPointError) as error:
         print(f"inline: {error}", file=sys.stderr)
         sys.exit(2)
 
 
-def _run(arguments: list[str] | None) -> None:
+def _run(arguments: list[str]) -> None:
     import tyro
+    from tyro.conf import subcommand
 
     from .bench import BenchLayer, BenchModels
     from .convert import Convert
+    from .eval import Eval
     from .list import List
+    from .options import explain_unknown
+    from .predict import Predict
+    from .train import Train, begin
 
-    bench = tyro.extras.SubcommandApp()
-    bench.command(name="layer")(BenchLayer)
-    bench.command(name="models")(BenchModels)
-    app = tyro.extras.SubcommandApp()
-    app.command(name="list")(List)
-    app.command(name="convert")(Convert)
-    app.command(bench, name="bench", help="How fast, compared with what one would use instead.")
-    app.cli(prog="inline", description="Injective Linear Attention: see, measure, compare.", args=arguments).run()
+    if arguments in (["--version"], ["-V"]):
+        print(f"inline-attention {version('inline-attention')}")
+        return
+    commands: Any = (
+        Annotated[Train, subcommand("train", default=begin(arguments))]
+        | Annotated[Eval, subcommand("eval")]
+        | Annotated[Predict, subcommand("predict")]
+        | Annotated[List, subcommand("list")]
+        | Annotated[Convert, subcommand("convert")]
+        | Annotated[
+            Annotated[BenchLayer, subcommand("layer")] | Annotated[BenchModels, subcommand("models")],
+            subcommand("bench", description="How fast, compared with what one would use instead."),
+        ]
+    )
+    description = "Injective Linear Attention: train, see, measure, compare. `inline --version` tells which."
+    command, unknown = tyro.cli(commands, prog="inline", description=description, args=arguments, return_unknown_args=True)
+    if unknown:
+        raise ValueError(explain_unknown(unknown, command))
+    command.run()

@@ -1,6 +1,7 @@
 """Progress of long work: a bar with the time left on a terminal, plain lines in a log."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from time import perf_counter
 from typing import TypeVar
 
@@ -31,3 +32,25 @@ def track(items: Iterable[Item], label: str, total: int, console: Console) -> It
         console.print(
             f"{label}: {done}/{total}, {spent:.0f} s, {done / spent:.2f}/s, {spent / done * (total - done):.0f} s left"
         )
+
+
+@contextmanager
+def counter(label: str, total: int, console: Console) -> Iterator[Callable[[int], None]]:
+    """A function to be told how much is done: a bar on a terminal, a line every ten seconds in a log."""
+    start = told = perf_counter()
+    if console.is_terminal:
+        columns = (TextColumn(label), BarColumn(), MofNCompleteColumn(), TextColumn("left"), TimeRemainingColumn())
+        with Progress(*columns, console=console, transient=True) as progress:
+            task = progress.add_task(label, total=total)
+            yield lambda done: progress.update(task, completed=min(done, total))
+        return
+
+    def tell(done: int) -> None:
+        nonlocal told
+        now = perf_counter()
+        if now - told >= 10:
+            told = now
+            rate = done / (now - start)
+            console.print(f"{label}: {min(done, total)}/{total}, {rate:.0f}/s, {max(0, total - done) / rate:.0f} s left")
+
+    yield tell

@@ -1,0 +1,156 @@
+"""`inline eval`: how good a trained model is."""
+
+import json
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import tyro
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from .arguments import prepare_folder
+
+if TYPE_CHECKING:
+    from ..training.evaluate import Score
+    from ..training.pictures import Pictures, Stream
+    from ..training.trained import Trained
+
+SHOWN = 10
+"""Classes that the table shows: the hardest."""
+
+
+@dataclass(frozen=True)
+class Eval:
+    """Accuracy of a trained model: top-1, top-5, loss, by class, and its confusions."""
+
+    model: Annotated[str, tyro.conf.Positional]
+    """A run's folder, a file of weights (ours or the authors'), or a model's name with --weights."""
+    weights: Path | None = None
+    """File of weights for a model that is named."""
+    data: str | None = None
+    """Pictures: any source of `inline train` (its held-out part), a folder of class folders; unset: what the run held out."""
+    root: str | None = None
+    """Folder of a wds/, hfds/ or torch/ source."""
+    split: str = "validation"
+    """Split of a source that has named splits."""
+    view: Literal["squash", "center"] | None = None
+    """'squash' resizes both sides as the paper does, 'center' the shorter one as timm usually does; unset: as trained."""
+    size: tuple[int, int] | None = None
+    """Height and width to show pictures at; unset: as trained."""
+    crop: float | None = None
+    """Share of the resized side that the centre crop keeps; unset: as trained."""
+    ema: bool = False
+    """Take the moving average out of a file that holds both."""
+    batch: int = 64
+    """Pictures at once."""
+    workers: int | None = None
+    """Processes that read pictures."""
+    skip_bad: bool = False
+    """Leave out pictures that cannot be read, and list them, instead of stopping."""
+    out: Path | None = None
+    """Folder for eval.json and confusion.png; unset: the run's, or eval/."""
+    device: str = "auto"
+    """auto, cpu or the accelerator that is there."""
+    json: bool = False
+    """Print JSON instead of the table."""
+
+    def run(self) -> None:
+        """Load, look at every picture once, tell."""
+        from ..training import recipe as recipes
+        from ..training.evaluate import evaluate
+        from ..training.launch import make_accelerator
+        from ..training.loader import evaluation_batches, worker_count
+        from ..training.plots import draw_confusion
+        from ..training.trained import load_trained
+        from ..training.view import evaluation_view
+        from .progress import counter
+
+        if self.batch < 1:
+            raise ValueError(f"--batch must be positive, got {self.batch}")
+        trained = load_trained(self.model, self.weights, ema=self.ema)
+        pictures, source = self._pictures(trained)
+        asked: dict[str, Any] = {"view": self.view, "size": self.size, "crop": self.crop}
+        shown = replace(trained.data, **{key: value for key, value in asked.items() if value is not None})
+        out = self.out or (Path(self.model) if Path(self.model).is_dir() else Path("eval"))
+        recipe = recipes.Recipe(data=shown)
+        recipes.check(recipe)
+        accelerator = make_accelerator(recipe.run, self.device, [], out)
+        if accelerator.is_main_process:
+            prepare_folder(out)
+        batches = evaluation_batches(
+            pictures,
+            evaluation_view(shown),
+            self.batch,
+            rank=accelerator.process_index,
+            processes=accelerator.num_processes,
+            channels=shown.channels,
+            workers=worker_count(self.workers, accelerator.num_processes, len(pictures)),
+        )
+        with counter("evaluating", len(pictures), Console(stderr=True, quiet=not accelerator.is_main_process)) as progress:
+            model = trained.model.to(accelerator.device)
+            score = evaluate(model, batches, len(trained.classes), accelerator, skip_bad=self.skip_bad, progress=progress)
+        if not accelerator.is_main_process:
+            return
+        facts = {
+            "model": trained.name, "weights": str(self.weights or self.model), "loaded": trained.said, "data": source,
+            "view": shown.view, "size": shown.size, "crop": shown.crop, **asdict(score), "classes": trained.classes,
+        }  # fmt: skip
+        text = json.dumps(facts, indent=1)
+        (out / "eval.json").write_text(text + "\n")
+        if score.confusion:
+            draw_confusion(score.confusion, trained.classes, out / "confusion.png")
+        if self.json:
+            print(text)
+        else:
+            self._print(trained, score, source, out)
+
+    def _pictures(self, trained: "Trained") -> tuple["Pictures | Stream", str]:
+        """The pictures to look at, and what to call them."""
+        from ..training.recipe import DataPart
+        from ..training.run_folder import RunFolder
+        from ..training.source import open_pictures, open_source
+
+        if self.data is None:
+            if not Path(self.model).is_dir():
+                raise ValueError(f"{self.model} does not say which pictures: --data DIR")
+            data = RunFolder(Path(self.model)).recipe().data
+        else:
+            data = DataPart(source=self.data, root=self.root, val=self.split)
+            folder = Path(self.data).expanduser()
+            named = not folder.exists() or any((folder / name).exists() for name in ("train", "training", "train.tar"))
+            if not named:
+                return open_pictures(folder, _by_folder(trained.classes, folder)), self.data
+        source = open_source(data)
+        known = _by_folder(trained.classes, None)
+        if len(source.classes) != len(known):
+            raise ValueError(f"{data.source} has {len(source.classes)} classes, and {self.model} knows {len(known)}")
+        return source.val, data.source
+
+    def _print(self, trained: "Trained", score: "Score", source: str, out: Path) -> None:
+        console = Console()
+        console.print(f"{trained.name}: {trained.said}", highlight=False, soft_wrap=True, markup=False)
+        table = Table(box=SIMPLE_HEAD, padding=(0, 1))
+        for column in ("pictures", "top-1 %", "top-5 %", "loss", "pictures/s"):
+            table.add_column(column, justify="right")
+        speed = f"{score.pictures_per_second:,.0f}"
+        table.add_row(f"{score.pictures:,}", f"{score.top1:.2f}", f"{score.top5:.2f}", f"{score.loss:.3f}", speed)
+        console.print(table)
+        known = [(share, name) for share, name in zip(score.per_class, trained.classes, strict=True) if share is not None]
+        hardest = ", ".join(f"{name} {share:.1f} %" for share, name in sorted(known)[:SHOWN])
+        console.print(f"Hardest classes: {hardest}", highlight=False, soft_wrap=True, markup=False)
+        if score.bad:
+            console.print(f"{len(score.bad)} pictures could not be read and were left out:", highlight=False)
+            for text in score.bad:
+                console.print(f"  {text}", highlight=False, soft_wrap=True, markup=False)
+        console.print(f"Written: {out}/eval.json, confusion.png", highlight=False, soft_wrap=True)
+
+
+def _by_folder(classes: tuple[str, ...], folder: Path | None) -> tuple[str, ...]:
+    """Class folders' names in the model's order. ImageNet's folders are called by their WordNet numbers."""
+    if folder is None or len(classes) != 1000 or (folder / classes[0]).exists() or not any(folder.glob("n0*")):
+        return classes
+    from timm.data import ImageNetInfo
+
+    return tuple(ImageNetInfo().label_names())

@@ -1,0 +1,116 @@
+"""`inline predict`: what is in a picture."""
+
+import io
+import json
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Annotated
+
+import tyro
+
+
+@dataclass(frozen=True)
+class Predict:
+    """What is in pictures: the five likeliest classes of each."""
+
+    pictures: Annotated[tuple[str, ...], tyro.conf.Positional]
+    """Files, folders, or '-' for the standard input: a picture, or a list of paths, one a line."""
+    model: str | None = None
+    """A run's folder, a file of weights, or a model's name with --weights; unset: the newest run under runs/."""
+    weights: Path | None = None
+    """File of weights for a model that is named."""
+    top: int = 5
+    """How many classes to name."""
+    ema: bool = False
+    """Take the moving average out of a file that holds both."""
+    batch: int = 16
+    """Pictures at once."""
+    skip_bad: bool = False
+    """Name pictures that cannot be read and go on, instead of stopping."""
+    device: str = "cpu"
+    """Where the model runs."""
+    json: bool = False
+    """Print one line of JSON for each picture."""
+
+    def run(self) -> None:
+        """Look at the pictures, a batch at a time, and print as they come."""
+        import torch
+
+        from ..training.pictures import BadPictureError, decode
+        from ..training.trained import load_trained, top_classes
+        from ..training.view import evaluation_view
+        from .arguments import usable_device
+        from .train import newest_run
+
+        if not self.pictures:
+            raise ValueError("no pictures: give files, folders, or '-' for the standard input")
+        if self.batch < 1 or self.top < 1:
+            raise ValueError(f"--batch and --top must be positive, got {self.batch} and {self.top}")
+        device = usable_device(self.device)
+        trained = load_trained(self.model or str(newest_run()), self.weights, ema=self.ema)
+        trained.model.to(device)
+        view = evaluation_view(trained.data)
+        names: list[str] = []
+        shown: list[torch.Tensor] = []
+        bad = 0
+        for name, opened in _opened(self.pictures):
+            try:
+                shown.append(view(decode(opened, name, trained.data.channels)))
+                names.append(name)
+            except BadPictureError as error:
+                if not self.skip_bad:
+                    raise ValueError(f"{error} (--skip-bad goes on)") from error
+                print(f"inline: {error}", file=sys.stderr)
+                bad += 1
+            if len(shown) == self.batch:
+                self._tell(names, top_classes(trained, torch.stack(shown).to(device), self.top))
+                names, shown = [], []
+        if shown:
+            self._tell(names, top_classes(trained, torch.stack(shown).to(device), self.top))
+        if bad:
+            print(f"inline: {bad} pictures could not be read", file=sys.stderr)
+
+    def _tell(self, names: list[str], found: list[list[tuple[str, float]]]) -> None:
+        for name, classes in zip(names, found, strict=True):
+            if self.json:
+                print(json.dumps({"picture": name, "classes": [{"name": c, "probability": p} for c, p in classes]}))
+                continue
+            print(name)
+            for label, share in classes:
+                print(f"  {share:7.2%}  {label}")
+
+
+def _opened(pictures: tuple[str, ...]) -> Iterator[tuple[str, IO[bytes]]]:
+    """Every picture that the words stand for, opened."""
+    for word in pictures:
+        if word == "-":
+            data = sys.stdin.buffer.read()
+            if not data.strip():
+                raise ValueError("nothing came on the standard input")
+            listed = _paths(data)
+            if listed is None:
+                yield "standard input", io.BytesIO(data)
+            else:
+                yield from _opened(tuple(listed))
+        elif Path(word).is_dir():
+            from timm.data import is_img_extension
+
+            found = sorted(file for file in Path(word).rglob("*") if file.is_file() and is_img_extension(file.suffix))
+            if not found:
+                raise ValueError(f"{word} holds no pictures")
+            yield from ((str(file), file.open("rb")) for file in found)
+        elif Path(word).is_file():
+            yield word, Path(word).open("rb")  # noqa: SIM115  closed by who reads it
+        else:
+            raise ValueError(f"there is no picture {word}")
+
+
+def _paths(data: bytes) -> list[str] | None:
+    """The lines, if this is a list of paths and not a picture."""
+    try:
+        lines = [line.strip() for line in data.decode().splitlines()]
+    except UnicodeDecodeError:
+        return None
+    return [line for line in lines if line and line != "-"]

@@ -1,0 +1,132 @@
+"""What a run says while it goes: bars on a terminal, plain lines in a log; and its result as a table."""
+
+from pathlib import Path
+from time import perf_counter
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from ..training.plan import Plan
+    from ..training.recipe import Recipe
+    from ..training.train import Outcome
+
+QUIET = 10.0
+"""Seconds between two lines about training in a log."""
+
+
+class TrainingReport:
+    """Tells on the error output how a run goes."""
+
+    def __init__(self, *, silent: bool = False) -> None:
+        self.console = Console(stderr=True, quiet=silent)
+        self.bar: Progress | None = None
+        self.plan: Plan | None = None
+        self.start = self.told = perf_counter()
+        self.first = 0
+
+    def __enter__(self) -> "TrainingReport":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self.bar is not None:
+            self.bar.stop()
+
+    def say(self, text: str) -> None:
+        """One line."""
+        self.console.print(text, highlight=False, soft_wrap=True, markup=False)
+
+    def begin(self, plan: "Plan", start: int) -> None:
+        """How much there is to do."""
+        micro = f" in {plan.micro_batches} parts" if plan.micro_batches > 1 else ""
+        whence = f", from step {start}" if start else ""
+        self.say(
+            f"{plan.pictures:,} pictures, batches of {plan.batch}{micro}, {plan.steps_per_epoch} steps per epoch, "
+            f"{plan.steps:,} steps{whence}"
+        )
+        self.plan, self.first = plan, start
+        self.start = self.told = perf_counter()
+        if not self.console.is_terminal:
+            return
+        text = TextColumn("{task.description}")
+        columns = (text, BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn())
+        self.bar = Progress(*columns, TextColumn("{task.fields[said]}"), console=self.console, transient=True)
+        self.training = self.bar.add_task("training", total=plan.steps, completed=start, said="")
+        self.checking = self.bar.add_task("evaluating", total=1, said="", visible=False)
+        self.bar.start()
+
+    def step(self, step: int, loss: float, rate: float) -> None:
+        """A step was done."""
+        if self.bar is not None:
+            self.bar.update(self.training, completed=step, said=f"loss {loss:.3f}, {rate:,.0f} pictures/s")
+
+    def logged(self, row: dict[str, Any]) -> None:
+        """Metrics on training."""
+        now = perf_counter()
+        if self.bar is not None or self.plan is None or now - self.told < QUIET:
+            return
+        self.told = now
+        left = (now - self.start) / (row["step"] - self.first) * (self.plan.steps - row["step"])
+        self.say(
+            f"step {row['step']}/{self.plan.steps}  loss {row['train_loss']:.3f}  lr {row['lr']:.1e}  "
+            f"{row['pictures_per_second']:,.0f} pictures/s  waiting {row['waiting']:.0%}  {_time(left)} left"
+        )
+
+    def evaluating(self, done: int, total: int) -> None:
+        """An evaluation is on its way."""
+        if self.bar is not None:
+            self.bar.update(self.checking, completed=done, total=total, visible=done < total)
+
+    def evaluated(self, row: dict[str, Any]) -> None:
+        """Metrics on an evaluation."""
+        average = f"  average {row['ema_top1']:.2f} %" if "ema_top1" in row else ""
+        self.say(
+            f"epoch {row['epoch']:>3}  train loss {row['train_loss']:.3f}  loss {row['loss']:.3f}  "
+            f"top-1 {row['top1']:.2f} %{average}  {_time(row['seconds'])}"
+        )
+
+
+def _time(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def print_result(outcome: "Outcome", recipe: "Recipe", written: list[Path]) -> None:
+    """The table at the end, the slowest classes to learn, and the next thing to do."""
+    console = Console()
+    last = [row for row in outcome.rows if row["kind"] == "evaluation"][-1]
+    training = [row for row in outcome.rows if row["kind"] == "training"]
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1))
+    for column in ("held-out pictures", "epoch", "top-1 %", "top-5 %", "loss"):
+        table.add_column(column, justify="left" if column.startswith("held") else "right")
+    table.add_row("last weights", str(last["epoch"]), *_three(last, ""))
+    if "ema_top1" in last:
+        table.add_row("their average", str(last["epoch"]), *_three(last, "ema_"))
+    table.add_row(f"best ({outcome.best['weights']})", str(outcome.best["epoch"]), *_three(outcome.best, ""))
+    console.print(table)
+    busy = sum(row["waiting"] for row in training) / len(training)
+    speed = sorted(row["pictures_per_second"] for row in training)[len(training) // 2]
+    console.print(
+        f"{_time(last['seconds'])} of training, {speed:,.0f} pictures/s, {busy:.1%} of the time waiting for pictures.",
+        highlight=False,
+        soft_wrap=True,
+    )
+    console.print("'best' was chosen by these very pictures: 'last' is the honest number.", highlight=False, soft_wrap=True)
+    if outcome.bad:
+        console.print(f"{len(outcome.bad)} pictures could not be read:", highlight=False)
+        for text in outcome.bad:
+            console.print(f"  {text}", highlight=False, soft_wrap=True, markup=False)
+    names = ", ".join(path.name for path in written)
+    console.print(f"Written: {outcome.folder}: best.safetensors, metrics.csv, {names}", highlight=False, soft_wrap=True)
+    console.print(
+        f"Next: inline eval {outcome.folder}   inline predict PICTURE --model {outcome.folder}", highlight=False, soft_wrap=True
+    )
+
+
+def _three(row: dict[str, Any], prefix: str) -> tuple[str, str, str]:
+    return f"{row[f'{prefix}top1']:.2f}", f"{row[f'{prefix}top5']:.2f}", f"{row[f'{prefix}loss']:.3f}"

@@ -1,0 +1,183 @@
+"""`inline train`: from pictures to weights and an accuracy."""
+
+import json
+import os
+import shlex
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import tyro
+
+from ..training.recipe import Recipe, load
+from .arguments import prepare_folder
+
+if TYPE_CHECKING:
+    from ..training.train import Outcome
+
+RUNS = Path("runs")
+"""Where runs are kept if nothing else is said."""
+
+
+@dataclass(frozen=True)
+class Train:
+    """Train a model on pictures; without arguments, a small one on scikit-learn's digits, in a minute."""
+
+    recipe: str | None = None
+    """A recipe of the package, by name, or a TOML file; unset: one that suits the data. Its fields are the options below."""
+    data: str | None = None
+    """Pictures: any folder of class folders, or another source; short for --data.source."""
+    out: Path | None = None
+    """Folder of the run; unset: a new one under runs/."""
+    resume: bool = False
+    """Go on with the run in --out, or with the newest under runs/."""
+    dry_run: bool = False
+    """Only tell the recipe, the steps, the parameters, and what memory and time they will take."""
+    seed: int | None = None
+    """Short for --run.seed."""
+    skip_bad: bool = False
+    """Short for --data.skip-bad."""
+    device: str = "auto"
+    """auto, cpu or the accelerator that is there."""
+    json: bool = False
+    """Print the result as JSON; what happens meanwhile goes to the error output."""
+    settings: Annotated[Recipe, tyro.conf.arg(name="")] = field(default_factory=Recipe)
+
+    def run(self) -> None:
+        """Train, or tell what training would be."""
+        from ..training import recipe as recipes
+
+        recipe = self.settings
+        recipes.check(recipe)
+        name = Path(self.recipe).stem if self.recipe else recipe.model.name
+        if self.dry_run:
+            from .dry_run import tell
+
+            tell(recipe, as_json=self.json)
+            return
+        out = self._folder(f"{Path(recipe.data.source).name or 'data'}-{name}")
+        from ..training.train import train
+        from .report import TrainingReport
+
+        main = int(os.environ.get("RANK", "0")) == 0
+        report = TrainingReport(silent=not main)
+        report.say(f"{recipe.model.name} on {recipe.data.source}, into {out}")
+        with _interruptible() as wanted, report:
+            outcome = train(recipe, out, resume=self.resume, report=report, stop=lambda: bool(wanted), device=self.device)
+        if main:
+            self._finish(outcome, recipe)
+
+    def _folder(self, name: str) -> Path:
+        """The folder of the run: asked for, the newest, or a new one."""
+        if self.resume:
+            return self.out or newest_run()
+        if self.out is not None:
+            if (self.out / "recipe.toml").exists() and int(os.environ.get("RANK", "0")) == 0:
+                raise ValueError(f"{self.out} holds a run: go on with --resume, or choose another --out")
+            prepare_folder(self.out)
+            return self.out
+        if "RANK" in os.environ:
+            raise ValueError("several processes need --out, so that they agree on the folder")
+        numbers = iter(range(1, 1_000_000))
+        folders = (RUNS / (name if number == 1 else f"{name}-{number}") for number in numbers)
+        out = next(folder for folder in folders if not folder.exists())
+        prepare_folder(out)
+        return out
+
+    def _finish(self, outcome: "Outcome", recipe: Recipe) -> None:
+        """Draw, and say what was reached and how to go on."""
+        from ..training.plots import draw_confusion, draw_curve
+        from .attention import draw_attention
+        from .report import print_result
+
+        out = outcome.folder
+        written = [draw_curve(outcome.rows, recipe, out / "curve.png")]
+        if not outcome.finished:
+            print(f"Stopped and saved. Go on: inline train --out {shlex.quote(str(out))} --resume", file=sys.stderr)
+            sys.exit(130)
+        if outcome.best.get("confusion"):
+            written.append(draw_confusion(outcome.best["confusion"], outcome.classes, out / "confusion.png"))
+        if drawn := draw_attention(out, recipe):
+            written.append(drawn)
+        if self.json:
+            last = [row for row in outcome.rows if row["kind"] == "evaluation"][-1]
+            best = {key: outcome.best[key] for key in ("top1", "top5", "loss", "epoch", "step", "weights")}
+            print(json.dumps({"run": str(out), "last": last, "best": best, "bad": outcome.bad}, indent=1))
+            return
+        print_result(outcome, recipe, written)
+
+
+def begin(arguments: list[str]) -> Train:
+    """The defaults of `inline train`: those of the recipe that is asked for, or of the run that goes on."""
+    if arguments[:1] != ["train"]:
+        return Train()
+    asked = {name: _peek(arguments, f"--{name}") for name in ("recipe", "data", "out", "seed", "data.source", "data.root")}
+    if "--resume" in arguments:
+        from ..training.run_folder import RunFolder
+
+        if asked["recipe"]:
+            raise ValueError(f"--resume goes on with the run's own recipe: leave out --recipe {asked['recipe']}")
+        settings = RunFolder(Path(asked["out"]) if asked["out"] else newest_run()).recipe()
+    elif asked["recipe"]:
+        settings = load(asked["recipe"])
+    else:
+        settings = _suiting(asked, arguments)
+    source = asked["data"] or asked["data.source"] or settings.data.source
+    data = replace(settings.data, source=source, skip_bad="--skip-bad" in arguments or settings.data.skip_bad)
+    run = settings.run
+    if asked["seed"] is not None and asked["seed"].isdigit():
+        run = replace(run, seed=int(asked["seed"]))
+    return Train(settings=replace(settings, data=data, run=run))
+
+
+def _suiting(asked: dict[str, str | None], arguments: list[str]) -> Recipe:
+    """A recipe for the data; the digits' if nothing is said, or if only help is wanted."""
+    source = asked["data"] or asked["data.source"]
+    if source is None or {"-h", "--help"} & {*arguments}:
+        return load("digits")
+    from ..training.choose import choose
+    from ..training.recipe import DataPart
+
+    name = choose(DataPart(source=source, root=asked["data.root"]))
+    print(f"No --recipe given: taking {name}, which suits the pictures.", file=sys.stderr)
+    return load(name)
+
+
+def _peek(arguments: list[str], option: str) -> str | None:
+    """The value of an option, before the options are parsed whose defaults hang on it."""
+    for place, word in enumerate(arguments):
+        if word == option and place + 1 < len(arguments):
+            return arguments[place + 1]
+        if word.startswith(f"{option}="):
+            return word.partition("=")[2]
+    return None
+
+
+def newest_run() -> Path:
+    """The run under runs/ that was written to last."""
+    found = sorted(RUNS.glob("*/recipe.toml"), key=lambda file: max(f.stat().st_mtime for f in file.parent.iterdir()))
+    if not found:
+        raise ValueError(f"there is no run under {RUNS.resolve()}: `inline train` makes one, --out names one elsewhere")
+    return found[-1].parent
+
+
+@contextmanager
+def _interruptible() -> Iterator[list[Any]]:
+    """Ctrl-C and the end of a cluster's time are wishes to stop; a second Ctrl-C stops at once."""
+    wanted: list[Any] = []
+
+    def wish(number: int, _: Any) -> None:
+        if wanted and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        wanted.append(number)
+
+    before = {number: signal.signal(number, wish) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield wanted
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

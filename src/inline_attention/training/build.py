@@ -1,0 +1,105 @@
+"""From a recipe to the things that train: model, optimizer, schedule, moving average."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from timm.models import create_model, get_pretrained_cfg, is_model, list_models
+from timm.optim import create_optimizer_v2, list_optimizers
+from timm.scheduler import CosineLRScheduler
+from timm.utils import ModelEmaV3, freeze
+from torch import nn
+
+from ..models.backbone import Backbone
+from ..models.checkpoints import load_official, read_checkpoint, select_weights
+from .plan import Plan
+from .randomness import Purpose, reseed
+from .recipe import ModelPart, Recipe, model_arguments, nearest
+
+
+def creation(recipe: Recipe, classes: int) -> tuple[str, dict[str, Any]]:
+    """Name and arguments with which `timm.create_model` makes the recipe's model."""
+    part, data = recipe.model, recipe.data
+    if not is_model(part.name):
+        close = nearest(part.name, list_models())
+        raise ValueError(f"unknown model {part.name!r}{close}; timm.list_models('inline_*') has this package's")
+    arguments: dict[str, Any] = {**model_arguments(part), "num_classes": classes, "in_chans": data.channels}
+    if part.drop_path:
+        arguments["drop_path_rate"] = part.drop_path
+    configuration = get_pretrained_cfg(part.name, allow_unregistered=True)
+    if part.name.startswith("inline_") or (configuration and configuration.fixed_input_size):
+        arguments["img_size"] = data.size
+    return part.name, arguments
+
+
+def make_model(name: str, arguments: dict[str, Any]) -> nn.Module:
+    """The model, or one line about what is wrong with the arguments."""
+    try:
+        model: nn.Module = create_model(name, **arguments)
+    except (TypeError, RuntimeError, AssertionError) as error:
+        raise ValueError(f"{name} cannot be made: {str(error).splitlines()[0]}") from error
+    return model
+
+
+def build_model(recipe: Recipe, classes: Sequence[str]) -> tuple[nn.Module, str | None]:
+    """The model to be trained, and what the loader says of the weights it starts from."""
+    reseed(recipe.run.seed, Purpose.WEIGHTS)
+    part = recipe.model
+    model: Any = make_model(*creation(recipe, len(classes)))
+    said = None if part.weights is None else load_weights(model, part)
+    if part.checkpointing:
+        model.set_grad_checkpointing(True)
+    for name in recipe.optim.freeze:
+        if name not in dict(model.named_modules()):
+            raise ValueError(f"optim.freeze: {part.name} has no {name!r}{nearest(name, dict(model.named_modules()))}")
+        freeze(model, name)
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        raise ValueError(f"optim.freeze: {', '.join(recipe.optim.freeze)} leaves nothing to train")
+    return model, said
+
+
+def load_weights(model: nn.Module, part: ModelPart) -> str:
+    """Lay the weights in that the recipe starts from."""
+    path = Path(part.weights or "")
+    path = path / "best.safetensors" if path.is_dir() else path
+    if isinstance(model, Backbone):
+        return str(load_official(model, path))
+    state = select_weights(read_checkpoint(path), ema=False, source=str(path))
+    try:
+        model.load_state_dict(state)
+    except RuntimeError as error:
+        raise ValueError(f"{path} does not fit {part.name}: {' '.join(str(error).split())[:200]}") from error
+    return f"{len(state)} tensors matched"
+
+
+def build_optimizer(model: nn.Module, recipe: Recipe, plan: Plan) -> torch.optim.Optimizer:
+    """timm's optimizer, with groups for what does not decay and for layers that learn more slowly."""
+    optim = recipe.optim
+    if optim.name.lower() not in list_optimizers():
+        raise ValueError(f"unknown optimizer {optim.name!r}{nearest(optim.name, list_optimizers())}")
+    extra: dict[str, Any] = {"betas": optim.betas, "eps": optim.eps} if "adam" in optim.name.lower() else {}
+    decay = None if optim.layer_decay == 1 else optim.layer_decay
+    return create_optimizer_v2(model, opt=optim.name, lr=plan.lr, weight_decay=optim.weight_decay, layer_decay=decay, **extra)
+
+
+def build_schedule(optimizer: torch.optim.Optimizer, plan: Plan) -> CosineLRScheduler:
+    """The rate of every step; `Plan.rate` is its formula."""
+    return CosineLRScheduler(
+        optimizer,
+        t_initial=plan.cosine_steps,
+        lr_min=plan.min_lr,
+        warmup_t=plan.warmup_steps,
+        warmup_lr_init=plan.warmup_lr,
+        t_in_epochs=False,
+    )
+
+
+def build_average(model: nn.Module, plan: Plan) -> ModelEmaV3 | None:
+    """A moving average of the weights, if the recipe wants one."""
+    return ModelEmaV3(model, decay=plan.ema_decay) if plan.ema_decay else None
+
+
+def block_classes(model: nn.Module) -> list[str]:
+    """Names of the classes that FSDP shards one by one: the blocks."""
+    return sorted({type(module).__name__ for module in model.modules() if type(module).__name__.endswith("Block")})

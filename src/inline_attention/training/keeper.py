@@ -1,0 +1,70 @@
+"""What a run leaves on disk while it goes: metrics, checkpoints, the best weights."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from accelerate import Accelerator
+from torch import nn
+
+from . import build
+from .checkpoint import save_checkpoint, to_bytes, write_whole
+from .recipe import Recipe
+from .run_folder import RunFolder
+from .states import gather, gather_optimizer
+
+SHOWN = ("size", "channels", "view", "crop", "interpolation", "mean", "std")
+"""What decides how a picture is shown to a trained model."""
+
+
+@dataclass(frozen=True)
+class Keeper:
+    """Writes from the main process; every process calls it, as gathering takes all of them."""
+
+    folder: RunFolder
+    recipe: Recipe
+    classes: tuple[str, ...]
+    data: Mapping[str, Any]
+    """What the data was, for a run that goes on."""
+    accelerator: Accelerator
+
+    def log(self, row: dict[str, Any]) -> None:
+        """Keep a line of metrics."""
+        if self.accelerator.is_main_process:
+            self.folder.append(row)
+            if row["kind"] == "evaluation":
+                self.folder.write_table()
+        numbers = {f"{row['kind']}/{name}": value for name, value in row.items() if isinstance(value, float)}
+        self.accelerator.log(numbers, step=row["step"])
+
+    def save(self, model: nn.Module, optimizer: Any, average: nn.Module | None, progress: Any) -> None:
+        """Write a checkpoint."""
+        weights, moments = gather(model), gather_optimizer(model, optimizer)
+        if self.accelerator.is_main_process:
+            scaler = None if self.accelerator.scaler is None else self.accelerator.scaler.state_dict()
+            state = {"step": progress.step, "progress": asdict(progress), "scaler": scaler, "data": self.data}
+            parts = {"model": to_bytes(weights, self.describe()), "optimizer": to_bytes(moments)}
+            if average is not None:
+                parts["ema"] = to_bytes(average.state_dict(), self.describe())
+            save_checkpoint(self.folder.checkpoints, state, parts)
+        self.accelerator.wait_for_everyone()
+
+    def keep_best(self, model: nn.Module, best: dict[str, Any]) -> None:
+        """Write the weights that scored best."""
+        weights = gather(model)
+        if self.accelerator.is_main_process:
+            scores = {name: str(best[name]) for name in ("top1", "top5", "epoch", "weights")}
+            write_whole(self.folder.best, to_bytes(weights, {**self.describe(), **scores}))
+
+    def describe(self) -> dict[str, str]:
+        """What a file of weights says of itself, so that it can be used without the run."""
+        name, arguments = build.creation(self.recipe, len(self.classes))
+        data = {key: getattr(self.recipe.data, key) for key in SHOWN}
+        facts = {"arguments": arguments, "classes": self.classes, "data": data}
+        return {"model": name, **{key: json.dumps(value) for key, value in facts.items()}}
+
+    def last_good(self) -> str:
+        """Where the newest checkpoint is, for a message."""
+        there = sorted(self.folder.checkpoints.glob("step-*"))
+        return f"the last good checkpoint is {there[-1]}" if there else "there is no checkpoint before it"

@@ -1,0 +1,179 @@
+"""Pictures one by one: reading whatever a file may hold, and telling which file is bad."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import IO, Any
+
+import numpy as np
+from PIL import Image, UnidentifiedImageError
+from typing_extensions import override
+
+WIDE = ("I;16", "I;16L", "I;16B", "I;16N", "I", "F")
+"""Modes with more than 8 bits, which Pillow would clip instead of scaling."""
+
+
+class BadPictureError(ValueError):
+    """A file that is no picture, or not a whole one."""
+
+
+def decode(opened: IO[bytes] | Image.Image, name: str, channels: int) -> Image.Image:
+    """A picture in RGB or grey, from a file or from what a data set made of it.
+
+    16 bits and more are scaled to 8 by their own range (65,535 for whole numbers, 1 or 255 for real ones), transparency is
+    laid on white.
+    """
+    try:
+        with Image.open(opened) if not isinstance(opened, Image.Image) else opened as picture:
+            if picture.mode in WIDE:
+                values = np.asarray(picture, dtype=np.float32)
+                top = (1.0 if values.max(initial=0) <= 1 else 255.0) if picture.mode == "F" else 65535.0
+                picture = Image.fromarray((np.clip(values / top, 0, 1) * 255).astype(np.uint8))
+            elif picture.mode in ("LA", "PA", "RGBA", "La", "RGBa") or "transparency" in picture.info:
+                layer = picture.convert("RGBA")
+                picture = Image.new("RGBA", layer.size, "white")
+                picture.alpha_composite(layer)
+            return picture.convert("RGB" if channels == 3 else "L")
+    except Exception as error:  # Pillow raises many kinds for a broken file
+        reason = "not a picture" if isinstance(error, UnidentifiedImageError) else str(error).splitlines()[0]
+        raise BadPictureError(f"{name} cannot be read: {reason}") from error
+    finally:
+        if not isinstance(opened, Image.Image):
+            opened.close()
+
+
+class Pictures(ABC):
+    """Labelled pictures in a fixed order."""
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """How many."""
+
+    @abstractmethod
+    def name(self, index: int) -> str:
+        """What to call the picture in a message."""
+
+    @abstractmethod
+    def load(self, index: int, channels: int) -> tuple[Image.Image, int]:
+        """Picture and class."""
+
+    def labels(self) -> Sequence[int] | None:
+        """Classes of all, where they can be told without reading pictures."""
+        return None
+
+
+@dataclass(frozen=True)
+class ReaderPictures(Pictures):
+    """What one of timm's readers finds."""
+
+    reader: Any
+    known: Sequence[int] | None = None
+
+    def __len__(self) -> int:
+        return len(self.reader)
+
+    @override
+    def name(self, index: int) -> str:
+        return str(self.reader.filename(index, absolute=True) or f"picture {index}")
+
+    @override
+    def load(self, index: int, channels: int) -> tuple[Image.Image, int]:
+        try:
+            opened, label = self.reader[index][:2]
+        except OSError as error:
+            raise BadPictureError(f"{self.name(index)} cannot be read: {error.strerror}") from error
+        return decode(opened, self.name(index), channels), int(label)
+
+    @override
+    def labels(self) -> Sequence[int] | None:
+        return self.known
+
+
+@dataclass(frozen=True)
+class ArrayPictures(Pictures):
+    """Pictures in memory, (N, H, W) of uint8."""
+
+    pixels: np.ndarray[Any, Any]
+    classes: Sequence[int]
+    called: str
+
+    def __len__(self) -> int:
+        return len(self.pixels)
+
+    @override
+    def name(self, index: int) -> str:
+        return f"{self.called} {index}"
+
+    @override
+    def load(self, index: int, channels: int) -> tuple[Image.Image, int]:
+        return decode(Image.fromarray(self.pixels[index]), self.name(index), channels), int(self.classes[index])
+
+    @override
+    def labels(self) -> Sequence[int]:
+        return self.classes
+
+
+@dataclass(frozen=True)
+class DatasetPictures(Pictures):
+    """One of torchvision's data sets, which gives (picture, class)."""
+
+    dataset: Any
+    called: str
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    @override
+    def name(self, index: int) -> str:
+        return f"{self.called} {index}"
+
+    @override
+    def load(self, index: int, channels: int) -> tuple[Image.Image, int]:
+        try:
+            picture, label = self.dataset[index]
+        except (OSError, SyntaxError) as error:
+            raise BadPictureError(f"{self.name(index)} cannot be read: {error}") from error
+        return decode(picture, self.name(index), channels), int(label)
+
+    @override
+    def labels(self) -> Sequence[int] | None:
+        targets = getattr(self.dataset, "targets", None)
+        return None if targets is None else [int(target) for target in targets]
+
+
+@dataclass(frozen=True)
+class Chosen(Pictures):
+    """Some of them."""
+
+    whole: Pictures
+    indices: Sequence[int]
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    @override
+    def name(self, index: int) -> str:
+        return self.whole.name(self.indices[index])
+
+    @override
+    def load(self, index: int, channels: int) -> tuple[Image.Image, int]:
+        return self.whole.load(self.indices[index], channels)
+
+    @override
+    def labels(self) -> Sequence[int] | None:
+        labels = self.whole.labels()
+        return None if labels is None else [labels[index] for index in self.indices]
+
+
+@dataclass(frozen=True)
+class Stream:
+    """Pictures that come one after the other and cannot be asked for by number: one of timm's iterable data sets.
+
+    `open(training, seed)` gives the data set; it knows of processes and workers by itself.
+    """
+
+    open: Callable[[int], Any]
+    length: int
+
+    def __len__(self) -> int:
+        return self.length

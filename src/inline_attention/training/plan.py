@@ -1,0 +1,79 @@
+"""Steps, batches and rates of a run: a recipe meets a number of pictures and of processes."""
+
+from dataclasses import dataclass
+from math import cos, pi
+
+from .recipe import Recipe
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What follows from the recipe.
+
+    A step's batch is cut into micro-batches of equal size. Each has a number of its own, and all chance in it hangs on that
+    number: whether one process works through four, or four processes through one each, the sum is the same.
+    """
+
+    pictures: int
+    batch: int
+    micro_batch: int
+    processes: int
+    accumulation: int
+    """Micro-batches that a process works through in a step."""
+    steps_per_epoch: int
+    steps: int
+    cosine_steps: int
+    warmup_steps: int
+    lr: float
+    warmup_lr: float
+    min_lr: float
+    ema_decay: float
+
+    @property
+    def micro_batches(self) -> int:
+        """Of a step, over all processes."""
+        return self.processes * self.accumulation
+
+    def rate(self, step: int) -> float:
+        """Learning rate of a step: linear warm-up, then cosine of the steps since the very first, then the lowest rate.
+
+        lr(t) = min + (lr - min) (1 + cos(pi t / T)) / 2
+        """
+        if step < self.warmup_steps:
+            return self.warmup_lr + step * (self.lr - self.warmup_lr) / self.warmup_steps
+        if step >= self.cosine_steps:
+            return self.min_lr
+        return self.min_lr + (self.lr - self.min_lr) * (1 + cos(pi * step / self.cosine_steps)) / 2
+
+
+def make_plan(recipe: Recipe, pictures: int, processes: int) -> Plan:
+    """Cut the global batch over processes and time; scale the rates."""
+    optim, schedule, augment = recipe.optim, recipe.schedule, recipe.augment
+    batch = optim.batch
+    if pictures < batch:
+        raise ValueError(f"{pictures} training pictures do not fill a batch of {batch}: take --optim.batch {pictures} or less")
+    if batch % processes:
+        raise ValueError(f"optim.batch must be a multiple of the {processes} processes, got {batch}")
+    share = batch // processes
+    micro = next(size for size in range(min(share, optim.device_batch), 0, -1) if share % size == 0)
+    if (augment.mixup or augment.cutmix) and micro % 2:
+        raise ValueError(
+            f"mixup and cutmix pair pictures: {batch} over {processes} processes gives batches of {micro}, an odd number"
+        )
+    factor = batch / optim.rate_batch
+    per_epoch = pictures // batch
+    return Plan(
+        pictures=pictures,
+        batch=batch,
+        micro_batch=micro,
+        processes=processes,
+        accumulation=share // micro,
+        steps_per_epoch=per_epoch,
+        steps=(schedule.epochs + schedule.cooldown) * per_epoch,
+        cosine_steps=schedule.epochs * per_epoch,
+        warmup_steps=schedule.warmup * per_epoch,
+        lr=optim.lr * factor,
+        warmup_lr=optim.warmup_lr * factor,
+        min_lr=optim.min_lr * factor,
+        ema_decay=recipe.ema.decay ** (batch / recipe.ema.rate_batch),
+    )

@@ -1,0 +1,195 @@
+"""Where pictures come from: folders, archives, timm's readers, and two small sets by name."""
+
+import gzip
+from collections import Counter
+from dataclasses import dataclass
+from functools import partial
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from timm.data import create_dataset, create_reader, is_img_extension
+
+from .pictures import ArrayPictures, Chosen, DatasetPictures, Pictures, ReaderPictures, Stream
+from .recipe import DataPart
+
+NAMED = ("digits", "fashion-mnist")
+READERS = ("torch", "hfds", "wds")
+FASHION = Path("/usr/share/datasets/fashion-mnist")
+FASHION_CLASSES = ("t-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "boot")
+TRAIN, VAL = ("train", "training"), ("val", "valid", "validation", "test")
+
+
+@dataclass(frozen=True)
+class Source:
+    """Pictures to learn from, pictures held out, and what the classes are called."""
+
+    train: Pictures | Stream
+    val: Pictures | Stream
+    classes: tuple[str, ...]
+
+    def fingerprint(self) -> dict[str, Any]:
+        """What a run that goes on must find again."""
+        return {"train": len(self.train), "val": len(self.val), "classes": list(self.classes)}
+
+
+def open_source(data: DataPart) -> Source:
+    """The source that a recipe names. What is wrong with it is told in one line."""
+    prefix, _, rest = data.source.partition("/")
+    if data.source == "digits":
+        return _digits(data)
+    if data.source == "fashion-mnist":
+        return _fashion(Path(data.root) if data.root else FASHION)
+    if rest and prefix in READERS and not Path(data.source).exists():
+        return _from_reader(prefix, data)
+    return _from_files(Path(data.source).expanduser(), data)
+
+
+def _digits(data: DataPart) -> Source:
+    """1,797 scanned digits of 8 x 8, inside scikit-learn."""
+    from sklearn.datasets import load_digits
+
+    pixels, classes = load_digits(return_X_y=True)
+    whole = ArrayPictures((pixels.reshape(-1, 8, 8) * (255 / 16)).astype(np.uint8), classes.tolist(), "digit")
+    return _split(whole, tuple("0123456789"), data)
+
+
+def _fashion(folder: Path) -> Source:
+    """60,000 + 10,000 grey pictures of 28 x 28, as Zalando packs them."""
+    if not (folder / "train-images-idx3-ubyte.gz").is_file():
+        raise ValueError(
+            f"there is no Fashion-MNIST in {folder}: apt install dataset-fashion-mnist, or give its folder with --data.root"
+        )
+
+    def part(name: str) -> Pictures:
+        pixels = np.frombuffer(gzip.decompress((folder / f"{name}-images-idx3-ubyte.gz").read_bytes()), np.uint8, offset=16)
+        labels = np.frombuffer(gzip.decompress((folder / f"{name}-labels-idx1-ubyte.gz").read_bytes()), np.uint8, offset=8)
+        return ArrayPictures(pixels.reshape(-1, 28, 28), labels.tolist(), f"fashion-mnist {name}")
+
+    return Source(part("train"), part("t10k"), FASHION_CLASSES)
+
+
+def _from_reader(prefix: str, data: DataPart) -> Source:
+    """timm's own names: torch/cifar10, hfds/owner/name, wds/name."""
+    if prefix != "hfds" and not (data.root and Path(data.root).exists()):
+        raise ValueError(f"{data.source} needs the folder that holds it: --data.root DIR, got {data.root}")
+    make = partial(create_dataset, data.source, root=data.root)
+    try:
+        if prefix == "wds":
+            return _streams(make, data)
+        train, val = make(split=data.train, is_training=True), make(split=data.val)
+    except (AssertionError, RuntimeError, ImportError, KeyError, TypeError) as error:
+        raise ValueError(f"{data.source} cannot be opened: {str(error).splitlines()[0]}") from error
+    if prefix == "hfds":
+        named = train.reader.class_to_idx
+        classes = tuple(sorted(named, key=named.get)) or _numbered(ReaderPictures(train.reader))
+        return Source(ReaderPictures(train.reader), ReaderPictures(val.reader), classes)
+    pictures = DatasetPictures(train, f"{data.source} train"), DatasetPictures(val, f"{data.source} val")
+    classes = tuple(str(name) for name in getattr(train, "classes", ())) or _numbered(pictures[0])
+    return Source(*pictures, classes)
+
+
+def _numbered(pictures: Pictures) -> tuple[str, ...]:
+    """Classes without names."""
+    labels = pictures.labels()
+    if labels is None:
+        labels = [pictures.load(index, 3)[1] for index in range(len(pictures))]
+    return tuple(map(str, range(max(labels) + 1)))
+
+
+def _streams(make: Any, data: DataPart) -> Source:
+    """Shards of webdataset: `_info.json` beside them says how many samples a split has, and what classes are called."""
+
+    def opened(split: str, training: bool, seed: int) -> Any:
+        return make(split=split, is_training=training, batch_size=1, seed=seed)
+
+    train, val = (partial(opened, data.train, True), partial(opened, data.val, False))
+    lengths = len(train(0)), len(val(0))
+    names = create_reader(data.source, root=data.root, split=data.train).info.get("class_names", ())
+    if not all(lengths) or not names:
+        raise ValueError(f"{data.root}/_info.json must say num_samples of both splits and class_names")
+    return Source(Stream(train, lengths[0]), Stream(val, lengths[1]), tuple(map(str, names)))
+
+
+def _from_files(root: Path, data: DataPart) -> Source:
+    if not root.exists():
+        raise ValueError(f"there is no folder {root}; sources by name: {', '.join(NAMED)}, {'/..., '.join(READERS)}/...")
+    train_root, val_root = _find_split(root, TRAIN), _find_split(root, VAL)
+    if train_root is None and val_root is not None:
+        raise ValueError(f"{root} has {val_root.name}/ but no train/")
+    whole, classes = _pictures(train_root or root, None)
+    if train_root is None or val_root is None:
+        return _split(whole, classes, data)
+    return Source(whole, _pictures(val_root, classes)[0], classes)
+
+
+def _find_split(root: Path, names: tuple[str, ...]) -> Path | None:
+    """The folder of class folders, or the tar, that has one of these names."""
+    for name in names:
+        if (root / name).is_dir() and any(entry.is_dir() for entry in (root / name).iterdir()):
+            return root / name
+        if (root / f"{name}.tar").is_file():
+            return root / f"{name}.tar"
+    return None
+
+
+def open_pictures(root: Path, classes: tuple[str, ...]) -> Pictures:
+    """One folder or tar of class folders, whose classes are known: the validation pictures of a model that is there."""
+    if not root.exists():
+        raise ValueError(f"there is no folder {root}")
+    return _pictures(root, classes)[0]
+
+
+def _pictures(root: Path, known: tuple[str, ...] | None) -> tuple[ReaderPictures, tuple[str, ...]]:
+    """All pictures below a folder or in a tar, with the names of their classes."""
+    class_map = None if known is None else {name: index for index, name in enumerate(known)}
+    if root.is_dir():
+        folders = sorted(entry for entry in root.iterdir() if entry.is_dir() and not entry.name.startswith("."))
+        if not folders:
+            raise ValueError(f"{root} holds no class folders: pictures belong into one folder per class")
+        for folder in folders:
+            if known is not None and folder.name not in known:
+                raise ValueError(f"{folder} is a class that the training pictures do not have")
+            if not any(is_img_extension(file.suffix) for file in folder.rglob("*")):
+                raise ValueError(f"{folder} holds no pictures")
+    try:
+        reader = create_reader("", root=str(root), class_map=class_map)
+    except (RuntimeError, AssertionError, OSError) as error:
+        raise ValueError(f"{root} holds no pictures: {str(error).splitlines()[0]}") from error
+    index = reader.class_to_idx if root.is_dir() else reader.class_name_to_idx
+    names = tuple(sorted(index, key=index.get))
+    if len(names) < 2:
+        raise ValueError(f"{root} has one class, {''.join(names) or 'without a name'}: there is nothing to tell apart")
+    return ReaderPictures(reader, _reader_labels(reader)), names
+
+
+def _reader_labels(reader: Any) -> list[int] | None:
+    """Classes of all files of a folder or tar, which timm's readers keep beside their names."""
+    targets = getattr(reader, "targets", None)
+    if targets is not None:
+        return [int(target) for target in targets]
+    samples = getattr(reader, "samples", None)
+    return None if samples is None else [int(sample[1]) for sample in samples]
+
+
+def _split(whole: Pictures, classes: tuple[str, ...], data: DataPart) -> Source:
+    """Hold out a share of every class, by a hash of each picture's name: the same ones wherever and whenever it is done."""
+    labels = whole.labels() or []
+    by_class: dict[int, list[tuple[bytes, int]]] = {}
+    for index, label in enumerate(labels):
+        name = whole.name(index)
+        by_class.setdefault(label, []).append((blake2b(Path(name).name.encode()).digest(), index))
+    held: set[int] = set()
+    for found in by_class.values():
+        count = max(1, round(data.val_share * len(found)))
+        if len(found) < 2:
+            raise ValueError(f"class {classes[labels[found[0][1]]]} has one picture: none could be held out")
+        held |= {index for _, index in sorted(found)[: min(count, len(found) - 1)]}
+    rest = [index for index in range(len(whole)) if index not in held]
+    return Source(Chosen(whole, rest), Chosen(whole, sorted(held)), classes)
+
+
+def counts(pictures: Pictures | Stream) -> Counter[int]:
+    """How many pictures each class has, where that can be told."""
+    return Counter() if isinstance(pictures, Stream) else Counter(pictures.labels() or ())

@@ -1,0 +1,131 @@
+"""A trained model, from a run's folder, a file of weights, or a name with weights: ready to be shown pictures."""
+
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from timm.data import ImageNetInfo, resolve_model_data_config
+from timm.models import is_model, list_models
+from torch import nn
+
+from ..models.backbone import Backbone
+from ..models.checkpoints import load_official, read_checkpoint, select_weights
+from ..models.identify import identify
+from .build import make_model
+from .recipe import DataPart, nearest
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A model, what its classes are called, and how pictures are shown to it."""
+
+    model: nn.Module
+    name: str
+    classes: tuple[str, ...]
+    data: DataPart
+    said: str
+    """What the loader says of the weights."""
+
+
+def load_trained(what: str, weights: Path | None = None, *, ema: bool = False) -> Trained:
+    """A model to use.
+
+    Args:
+        what: the folder of a run, a file of weights (ours, or the authors'), or a model's name.
+        weights: a file for a model that was named.
+        ema: take the moving average out of a file that holds both.
+    """
+    path = Path(what)
+    if path.is_dir():
+        if not (path / "best.safetensors").is_file():
+            raise ValueError(f"{path} holds no best.safetensors: it is not the folder of a run that was evaluated")
+        return _from_file(path / "best.safetensors", None, ema=ema)
+    if path.is_file():
+        return _from_file(path, None, ema=ema)
+    if not is_model(what):
+        raise ValueError(f"{what} is neither a run's folder, nor a file, nor a model{nearest(what, list_models())}")
+    if weights is None:
+        raise ValueError(f"{what} needs weights: --weights FILE (the package ships none)")
+    if not weights.is_file():
+        raise ValueError(f"there is no file {weights}")
+    return _from_file(weights, what, ema=ema)
+
+
+def _from_file(path: Path, name: str | None, *, ema: bool) -> Trained:
+    metadata = _metadata(path)
+    state = select_weights(read_checkpoint(path), ema=ema, source=str(path))
+    if "model" in metadata and name in (None, metadata["model"]):
+        name, arguments = metadata["model"], json.loads(metadata["arguments"])
+    elif name is None:
+        fitting = identify(state)
+        if len(fitting) != 1:
+            names = ", ".join(name for name, _ in fitting) or "no model of the package"
+            raise ValueError(f"{path} fits {names}: name the model, and give the file with --weights")
+        name, arguments = fitting[0]
+    else:
+        classes = [value.shape[0] for key, value in state.items() if key in ("head.weight", "head.fc.weight", "fc.weight")]
+        fitting = [found for found in identify(state) if found[0] == name]
+        arguments = fitting[0][1] if fitting else ({"num_classes": classes[0]} if classes else {})
+    model = make_model(name, arguments)
+    if isinstance(model, Backbone):
+        said = str(load_official(model, state))
+    else:
+        model.load_state_dict(state)
+        said = f"{len(state)} tensors matched"
+    count = int(getattr(model, "num_classes", 0))
+    if not count:
+        raise ValueError(f"{path} has no classifier: there is nothing that it could tell")
+    return Trained(model.eval(), name, _classes(metadata, count), _data(metadata, model), said)
+
+
+def _metadata(path: Path) -> dict[str, str]:
+    if path.suffix != ".safetensors":
+        return {}
+    try:
+        with safe_open(path, "pt") as file:
+            return dict(file.metadata() or {})
+    except Exception as error:  # its own kinds, and the system's
+        raise ValueError(f"{path} cannot be read as safetensors, perhaps it is truncated: {error}") from error
+
+
+def _classes(metadata: dict[str, str], count: int) -> tuple[str, ...]:
+    """Names from the file; ImageNet's for a thousand; numbers otherwise."""
+    if "classes" in metadata:
+        return tuple(json.loads(metadata["classes"]))
+    if count == 1000:
+        info = ImageNetInfo()
+        return tuple(info.index_to_description(index) for index in range(count))
+    return tuple(map(str, range(count)))
+
+
+def _data(metadata: dict[str, str], model: nn.Module) -> DataPart:
+    """How pictures are shown: as in the run, or as the model's timm configuration says."""
+    if "data" in metadata:
+        found: dict[str, Any] = json.loads(metadata["data"])
+        found = {key: tuple(value) if isinstance(value, list) else value for key, value in found.items()}
+        return DataPart(**found)
+    config = resolve_model_data_config(model)
+    channels, *size = config["input_size"]
+    return replace(
+        DataPart(),
+        size=(size[0], size[1]),
+        channels=channels,
+        view="squash" if config["crop_mode"] == "squash" else "center",
+        crop=config["crop_pct"],
+        interpolation=config["interpolation"],
+        mean=tuple(config["mean"]),
+        std=tuple(config["std"]),
+    )
+
+
+@torch.no_grad()
+def top_classes(trained: Trained, pixels: torch.Tensor, count: int = 5) -> list[list[tuple[str, float]]]:
+    """(name, probability) of the likeliest classes of each picture in (B, C, H, W)."""
+    shares, places = trained.model(pixels).float().softmax(1).topk(min(count, len(trained.classes)))
+    return [
+        [(trained.classes[place], share) for place, share in zip(row, values, strict=True)]
+        for row, values in zip(places.tolist(), shares.tolist(), strict=True)
+    ]
