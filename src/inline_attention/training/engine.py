@@ -159,6 +159,7 @@ class Engine:
         """One change of the weights: (loss over the global batch, length of the gradient, stop?)."""
         plan, accelerator = self.plan, self.accelerator
         total = torch.zeros((), device=accelerator.device)
+        losses: list[Callable[[], Tensor]] = []
         for turn in range(plan.accumulation):
             with clock.waiting():
                 batch = next(batches)
@@ -166,6 +167,7 @@ class Engine:
             number = step * plan.micro_batches + accelerator.process_index * plan.accumulation + turn
             last = turn == plan.accumulation - 1
             forward = partial(self._loss, batch, number)
+            losses.append(forward)
             with nullcontext() if last else accelerator.no_sync(self.model):
                 loss = forward()
                 accelerator.backward(loss / plan.accumulation)
@@ -175,7 +177,7 @@ class Engine:
         loss_mean, stopping = accelerator.reduce(shared, reduction="mean").tolist()
         if not isfinite(loss_mean) or (not isfinite(norm) and accelerator.scaler is None):
             what = f"loss {loss_mean}" if not isfinite(loss_mean) else f"gradient of length {norm}"
-            where = first_bad_layer(accelerator.unwrap_model(self.model), forward)
+            where = first_bad_layer(accelerator.unwrap_model(self.model), losses)
             raise FloatingPointError(f"{what} in step {step}: first bad is {where}; {self.keeper.last_good()}")
         self.optimizer.step()
         self.optimizer.zero_grad()

@@ -1,6 +1,6 @@
 """When numbers go bad: which layer was the first."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -11,14 +11,17 @@ def bad(value: object) -> bool:
     return isinstance(value, Tensor) and value.is_floating_point() and not bool(torch.isfinite(value).all())
 
 
-def first_bad_layer(model: nn.Module, forward: Callable[[], Tensor]) -> str:
-    """Go through the same batch again, watching what every layer gives, then what every weight was told.
+def first_bad_layer(model: nn.Module, losses: Sequence[Callable[[], Tensor]]) -> str:
+    """Go through the same step again, watching what every layer gives, then what every weight is told.
 
     Args:
-        forward: the step's forward pass, from the batch to the loss, with the chance it was run with.
+        model: the bare model.
+        losses: the forward passes of the step, each from its batch to its loss, with the chance it was run with.
     """
+    weights = [name for name, parameter in model.named_parameters() if bad(parameter)]
+    if weights:
+        return f"the weight {weights[0]}"
     found: list[str] = []
-    names = dict(model.named_modules())
 
     def watch(name: str) -> Callable[..., None]:
         def hook(_module: nn.Module, inputs: tuple[object, ...], output: object) -> None:
@@ -28,19 +31,18 @@ def first_bad_layer(model: nn.Module, forward: Callable[[], Tensor]) -> str:
 
         return hook
 
-    weights = [name for name, parameter in model.named_parameters() if bad(parameter)]
-    gradients = [name for name, parameter in model.named_parameters() if bad(parameter.grad)]
-    hooks = [module.register_forward_hook(watch(name)) for name, module in names.items()]
+    hooks = [module.register_forward_hook(watch(name)) for name, module in model.named_modules()]
     try:
-        with torch.no_grad():
+        for forward in losses:
+            model.zero_grad()  # gradients of the step itself were scaled, and are bad throughout
             loss = forward()
+            if found or bad(loss):
+                return found[0] if found else "the loss itself"
+            loss.backward()
+            told = [name for name, parameter in model.named_parameters() if bad(parameter.grad)]
+            if told:
+                return f"the gradient of {told[-1]}"
     finally:
         for hook in hooks:
             hook.remove()
-    if weights:
-        return f"the weight {weights[0]}"
-    if found:
-        return found[0]
-    if bad(loss):
-        return "the loss itself"
-    return f"the gradient of {gradients[-1]}" if gradients else "the gradient, in another process"
+    return "in another process, or gone when tried again"

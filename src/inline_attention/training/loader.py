@@ -173,7 +173,9 @@ def _streamed_batches(
             dataset.set_epoch(epoch)
             shown = Streamed(dataset, view, channels, seed, epoch)
             before = done
-            for batch in islice(_loader(shown, workers, batch_size=plan.micro_batch, drop_last=True), per_epoch - done):
+            chance = torch.Generator().manual_seed(key(seed, Purpose.ORDER, epoch, 1))  # workers' own seeds come from it
+            loader = _loader(shown, workers, batch_size=plan.micro_batch, drop_last=True, generator=chance)
+            for batch in islice(loader, per_epoch - done):
                 done += 1
                 if epoch > first or done > skipped:
                     yield batch

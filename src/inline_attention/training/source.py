@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from timm.data import create_dataset, create_reader, is_img_extension
+from timm.data import add_img_extensions, create_dataset, create_reader, is_img_extension
 
 from .pictures import ArrayPictures, Chosen, DatasetPictures, Pictures, ReaderPictures, Stream
 from .recipe import DataPart
@@ -18,6 +18,8 @@ NAMED = ("digits", "fashion-mnist")
 READERS = ("torch", "hfds", "wds")
 FASHION = Path("/usr/share/datasets/fashion-mnist")
 FASHION_CLASSES = ("t-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "boot")
+add_img_extensions((".bmp", ".gif", ".ppm", ".tif", ".tiff", ".webp"))  # besides .png, .jpg and .jpeg
+
 TRAIN, VAL = ("train", "training"), ("val", "valid", "validation", "test")
 
 

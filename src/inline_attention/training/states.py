@@ -14,7 +14,9 @@ from torch.distributed.checkpoint.state_dict import (
     set_optimizer_state_dict,
 )
 
-WHOLE = StateDictOptions(full_state_dict=True, cpu_offload=True, flatten_optimizer_state_dict=True)
+WHOLE = StateDictOptions(full_state_dict=True, cpu_offload=True)
+"""For writing: the main process gets everything, on the CPU, the others nothing."""
+EVERYWHERE = StateDictOptions(full_state_dict=True)
 
 
 def gather(model: nn.Module) -> dict[str, Tensor]:
@@ -24,22 +26,29 @@ def gather(model: nn.Module) -> dict[str, Tensor]:
 
 
 def gather_optimizer(model: nn.Module, optimizer: Any) -> dict[str, Tensor]:
-    """The optimizer's tensors by their parameters' names. Rates and decays come from the recipe and are not kept."""
+    """The optimizer's tensors as 'moment:parameter'. Rates and decays come from the recipe and are not kept."""
     found: dict[str, Any] = get_optimizer_state_dict(model, optimizer, options=WHOLE)
-    return {name: value for name, value in found.items() if name.startswith("state.") and isinstance(value, Tensor)}
+    return {
+        f"{moment}:{name}": value
+        for name, moments in found.get("state", {}).items()
+        for moment, value in moments.items()
+        if isinstance(value, Tensor)
+    }
 
 
 def restore(model: nn.Module, weights: dict[str, Tensor]) -> None:
     """Lay whole weights into a model."""
     states: dict[str, Any] = dict(weights)
-    set_model_state_dict(model, states, options=WHOLE)
+    set_model_state_dict(model, states, options=EVERYWHERE)
 
 
 def restore_optimizer(model: nn.Module, optimizer: Any, tensors: dict[str, Tensor]) -> None:
     """Lay whole states into an optimizer that was built from the same recipe."""
-    states: dict[str, Any] = get_optimizer_state_dict(model, optimizer, options=WHOLE)
-    missing = [name for name, value in states.items() if isinstance(value, Tensor) and name not in tensors]
-    if missing:
-        raise ValueError(f"the checkpoint has no {missing[0]}: it is of another optimizer")
-    states.update(tensors)
-    set_optimizer_state_dict(model, optimizer, states, options=WHOLE)
+    states: dict[str, Any] = get_optimizer_state_dict(model, optimizer, options=EVERYWHERE)
+    for name, moments in states["state"].items():
+        for moment, value in moments.items():
+            if isinstance(value, Tensor):
+                if f"{moment}:{name}" not in tensors:
+                    raise ValueError(f"the checkpoint has no {moment} of {name}: it is of another optimizer")
+                moments[moment] = tensors[f"{moment}:{name}"]
+    set_optimizer_state_dict(model, optimizer, states, options=EVERYWHERE)

@@ -1,0 +1,233 @@
+"""The loop: a stored curve, and each option by what it must do."""
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from inline_attention.training import engine as engines
+from inline_attention.training.build import build_model, build_optimizer
+from inline_attention.training.plan import make_plan
+from inline_attention.training.recipe import load
+from inline_attention.training.source import open_source
+from inline_attention.training.train import train
+
+from .small import Quiet, metrics, never, small_recipe, weights, write_pictures
+
+CURVE = Path(__file__).with_name("curve.json")
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    return write_pictures(tmp_path_factory.mktemp("engine"), 20)
+
+
+def run(recipe, out, **more):
+    report = Quiet()
+    outcome = train(recipe, out, resume=False, report=report, stop=never, device="cpu", **more)
+    return report, outcome
+
+
+def test_thirty_steps_as_they_were(tmp_path):
+    """Losses of the demo's recipe, with mixup, erasing, drop path and EMA on. To store anew: delete the file, run twice."""
+    recipe = load("digits")
+    recipe = replace(
+        recipe,
+        model=replace(recipe.model, drop_path=0.1),
+        data=replace(recipe.data, workers=0, size=(8, 8)),
+        augment=replace(recipe.augment, mixup=0.8, cutmix=1.0, smoothing=0.1, erase=0.25, auto="rand-m9-mstd0.5-inc1"),
+        optim=replace(recipe.optim, batch=48, device_batch=24),
+        schedule=replace(recipe.schedule, epochs=3, warmup=1),
+        ema=replace(recipe.ema, decay=0.99, rate_batch=48),
+    )
+    calls = []
+    report = Quiet()
+    train(
+        recipe,
+        tmp_path / "run",
+        resume=False,
+        report=report,
+        stop=lambda: bool(calls.append(1)) or len(calls) >= 30,
+        device="cpu",
+    )
+    assert len(report.losses) == 30
+    if not CURVE.exists():
+        CURVE.write_text(json.dumps([round(loss, 6) for loss in report.losses]) + "\n")
+        pytest.fail("stored the curve")
+    assert report.losses == pytest.approx(json.loads(CURVE.read_text()), rel=2e-3)
+
+
+def test_a_run_learns_and_leaves_its_folder(data, tmp_path):
+    recipe = small_recipe(
+        data, schedule={"epochs": 6}, augment={"auto": "", "mixup": 0.0, "cutmix": 0.0}, model={"drop_path": 0.0}
+    )
+    report, outcome = run(recipe, tmp_path / "run")
+    assert outcome.finished
+    assert outcome.best["top1"] > 90, "three colours are easy"
+    assert {path.name for path in outcome.folder.iterdir()} == {
+        "recipe.toml", "environment.json", "metrics.csv", "metrics.jsonl", "best.safetensors", "checkpoints", "tensorboard",
+        "result.json",
+    }  # fmt: skip
+    lines = (outcome.folder / "metrics.csv").read_text().splitlines()
+    assert len(lines) == 1 + 6
+    assert lines[0].startswith("epoch,step,lr,train_loss,loss,top1,top5,ema_loss,ema_top1,ema_top5,")
+    assert any((outcome.folder / "tensorboard").iterdir())
+    rows = metrics(outcome.folder)
+    assert [row["step"] for row in rows if row["kind"] == "evaluation"] == [4, 8, 12, 16, 20, 24]
+    last = [row for row in rows if row["kind"] == "training"][-1]
+    assert last["train_loss"] == pytest.approx(sum(report.losses[-2:]) / 2)
+    assert last["lr"] == pytest.approx(report.plan.rate(23))
+
+
+def test_parts_of_a_batch_add_up(data, tmp_path):
+    """Without chance in it, a batch in one part or in four gives the same weights, up to rounding."""
+    plain = {
+        "augment": {"auto": "", "mixup": 0.0, "cutmix": 0.0, "erase": 0.0},
+        "model": {"drop_path": 0.0},
+        "schedule": {"epochs": 1},
+    }
+    run(small_recipe(data, **plain), tmp_path / "whole")
+    run(small_recipe(data, optim={"device_batch": 3}, **plain), tmp_path / "parts")
+    whole, parts = (load_file(tmp_path / name / "checkpoints/step-00000004/model.safetensors") for name in ("whole", "parts"))
+    for name, value in whole.items():
+        torch.testing.assert_close(value, parts[name], atol=2e-5, rtol=1e-3)
+
+
+def test_average_of_the_weights(data, tmp_path):
+    """After one step at decay 0.9: nine tenths of the first weights, one of the next."""
+    recipe = small_recipe(
+        data, optim={"batch": 48, "device_batch": 48}, schedule={"epochs": 1, "warmup": 0}, ema={"rate_batch": 48}
+    )
+    first, _ = build_model(recipe, ("blue", "green", "red"))
+    run(recipe, tmp_path / "run")
+    found = tmp_path / "run" / "checkpoints" / "step-00000001"
+    after, average = (load_file(found / f"{name}.safetensors") for name in ("model", "ema"))
+    for name, value in first.state_dict().items():
+        torch.testing.assert_close(average[name], 0.9 * value + 0.1 * after[name], atol=1e-6, rtol=1e-5)
+    assert not torch.equal(after["head.weight"], first.state_dict()["head.weight"])
+
+
+def test_checkpointing_and_order_of_evaluation_change_nothing(data, tmp_path):
+    run(small_recipe(data), tmp_path / "plain")
+    run(small_recipe(data, model={"checkpointing": True}), tmp_path / "recomputed")
+    plain, recomputed = weights(tmp_path / "plain"), weights(tmp_path / "recomputed")
+    for name in plain:
+        if name.startswith("model"):
+            a, b = (torch.frombuffer(bytearray(found[name]), dtype=torch.float32) for found in (plain, recomputed))
+            torch.testing.assert_close(a, b, atol=1e-4, rtol=1e-3)
+
+
+def test_frozen_parts_stay_and_layers_learn_at_their_own_rate(data, tmp_path):
+    recipe = small_recipe(data, optim={"freeze": ("stages.0", "stages.1"), "layer_decay": 0.5})
+    first, _ = build_model(recipe, ("blue", "green", "red"))
+    plan = make_plan(recipe, 48, 1)
+    optimizer = build_optimizer(first, recipe, plan)
+    scales = {group["lr_scale"] for group in optimizer.param_groups}
+    assert 1.0 in scales
+    assert 0.5 in scales
+    run(recipe, tmp_path / "run")
+    after = load_file(tmp_path / "run" / "checkpoints" / "step-00000008" / "model.safetensors")
+    for name, value in first.state_dict().items():
+        assert torch.equal(after[name], value) == name.startswith(("stages.0", "stages.1")), name
+    with pytest.raises(ValueError, match=r"optim.freeze: inline_swin_nano has no 'stage.0'; did you mean stages.0\?"):
+        build_model(small_recipe(data, optim={"freeze": ("stage.0",)}), ("a", "b"))
+
+
+def test_what_does_not_decay(data):
+    recipe = small_recipe(data)
+    for name in ("inline_swin_nano", "inline_deit_nano", "inline_pvt_nano", "inline_cswin_nano"):
+        recipe = replace(recipe, model=replace(recipe.model, name=name, args="mixer='softmax'"))
+        model, _ = build_model(recipe, ("a", "b"))
+        optimizer = build_optimizer(model, recipe, make_plan(recipe, 48, 1))
+        free = {id(p) for group in optimizer.param_groups if group["weight_decay"] == 0 for p in group["params"]}
+        for key, parameter in model.named_parameters():
+            special = re.search(r"positions\.|position\.table|cls_token", key) is not None
+            assert (id(parameter) in free) == (parameter.ndim <= 1 or special), key
+
+
+def test_fine_tuning_from_a_run_and_at_another_size(data, tmp_path):
+    run(small_recipe(data, schedule={"epochs": 1}), tmp_path / "first")
+    recipe = small_recipe(
+        data, model={"weights": str(tmp_path / "first")}, data={"size": (24, 32)}, schedule={"epochs": 1, "warmup": 0}
+    )
+    report, _ = run(recipe, tmp_path / "second")
+    assert "parameters matched" in report.said[0]
+    best = load_file(tmp_path / "first" / "best.safetensors")
+    start, _ = build_model(recipe, ("blue", "green", "red"))
+    assert torch.equal(start.state_dict()["stages.0.embed.proj.weight"], best["stages.0.embed.proj.weight"])
+    other = small_recipe(data, model={"name": "inline_pvt_nano", "args": "", "weights": str(tmp_path / "first")})
+    with pytest.raises(ValueError, match=r"best.safetensors does not fit inline_pvt_nano"):
+        build_model(other, ("blue", "green", "red"))
+
+
+def test_any_model_of_timm_trains(data, tmp_path):
+    recipe = small_recipe(
+        data,
+        model={"name": "test_resnet", "args": "", "drop_path": 0.0},
+        data={"size": (32, 32)},
+        schedule={"epochs": 1, "warmup": 0},
+    )
+    _, outcome = run(recipe, tmp_path / "run")
+    assert outcome.finished
+    with pytest.raises(ValueError, match=r"unknown model 'inline_swin_nana'; did you mean inline_swin_nano\?"):
+        build_model(small_recipe(data, model={"name": "inline_swin_nana"}), ("a", "b"))
+    with pytest.raises(ValueError, match="inline_swin_nano cannot be made: inline_swin_nano has no argument 'fish'"):
+        build_model(small_recipe(data, model={"args": "fish=3"}), ("a", "b"))
+
+
+@pytest.mark.parametrize("where", ["weight", "output", "gradient"])
+def test_bad_numbers_stop_the_run_and_are_traced(data, tmp_path, monkeypatch, where):
+    """Planted in the sixth step, after the first checkpoint."""
+    step = engines.Engine._step
+
+    class Explode(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return gradient * float("inf")
+
+    def planted(self, number, *rest):
+        if number == 5:
+            block = self.accelerator.unwrap_model(self.model).stages[1].blocks[0]
+            if where == "weight":
+                with torch.no_grad():
+                    block.mlp.fc1.weight[0, 0] = float("nan")
+            elif where == "output":
+                block.norm2.register_forward_hook(lambda module, inputs, output: output * float("inf"))
+            else:
+                block.norm2.register_forward_hook(lambda module, inputs, output: Explode.apply(output))
+        return step(self, number, *rest)
+
+    monkeypatch.setattr(engines.Engine, "_step", planted)
+    with pytest.raises(FloatingPointError) as caught:
+        run(small_recipe(data), tmp_path / "run")
+    last = tmp_path / "run" / "checkpoints" / "step-00000004"
+    message = {
+        "weight": "loss nan in step 5: first bad is the weight stages.1.blocks.0.mlp.fc1.weight",
+        "output": "loss nan in step 5: first bad is the output of stages.1.blocks.0.norm2",
+        "gradient": "gradient of length .* in step 5: first bad is the gradient of stages.1.blocks.0.norm2.bias",
+    }[where]
+    assert re.match(f"{message}; the last good checkpoint is {re.escape(str(last))}$", str(caught.value)), str(caught.value)
+    assert [path.name for path in (tmp_path / "run" / "checkpoints").iterdir()] == ["step-00000004"]
+
+
+def test_bad_pictures_stop_or_are_passed_over(data, tmp_path):
+    folder = write_pictures(tmp_path / "data", 20)
+    for name in ("0", "1", "2", "3", "4", "5"):
+        (folder / "red" / f"{name}.png").write_bytes(b"no picture")
+    with pytest.raises(ValueError, match=r".*red/\d.png cannot be read: not a picture \(--data.skip-bad "):
+        run(small_recipe(folder), tmp_path / "stops")
+    _, outcome = run(small_recipe(folder, data={"skip_bad": True}), tmp_path / "goes on")
+    assert outcome.finished
+    source = open_source(small_recipe(folder).data)
+    training = {source.train.name(i) for i in range(len(source.train))}
+    expected = {f"{folder}/red/{n}.png cannot be read: not a picture" for n in range(6) if f"{folder}/red/{n}.png" in training}
+    assert set(outcome.bad) == expected
+    assert expected

@@ -1,0 +1,213 @@
+"""Recipes: typed, strict, and equal to the numbers that were published."""
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+
+from inline_attention.training.build import build_schedule, creation
+from inline_attention.training.plan import make_plan
+from inline_attention.training.recipe import (
+    Recipe,
+    changes,
+    check,
+    flat,
+    load,
+    model_arguments,
+    parse,
+    shipped,
+    to_toml,
+)
+
+IMAGENET = 1_281_167
+# name: pictures per process (of eight), drop path, epochs, warm-up, cool-down, lr, first, lowest, decay, clip, crop, average
+TABLE = {
+    "inline_deit_tiny": (512, 0.1, 300, 20, 0, 5e-4, 5e-7, 5e-6, 0.05, 5.0, 224, False),
+    "inline_deit_small": (128, 0.1, 300, 20, 0, 5e-4, 5e-7, 5e-6, 0.05, 5.0, 288, False),
+    "inline_deit_base": (64, 0.1, 300, 20, 0, 5e-4, 5e-7, 5e-6, 0.05, 5.0, 448, False),
+    "inline_pvt_tiny": (128, 0.1, 300, 5, 10, 5e-4, 1e-6, 1e-5, 0.05, 0.0, 224, False),
+    "inline_pvt_small": (128, 0.1, 300, 5, 10, 5e-4, 1e-6, 1e-5, 0.05, 0.0, 224, False),
+    "inline_pvt_medium": (128, 0.3, 300, 5, 10, 5e-4, 1e-6, 1e-5, 0.05, 1.0, 224, False),
+    "inline_pvt_large": (64, 0.3, 300, 5, 10, 5e-4, 1e-6, 1e-5, 0.05, 1.0, 224, False),
+    "inline_swin_tiny": (128, 0.2, 300, 20, 0, 5e-4, 5e-7, 5e-6, 0.05, 5.0, 224, False),
+    "inline_swin_small": (128, 0.3, 300, 20, 0, 5e-4, 5e-7, 5e-6, 0.05, 5.0, 224, False),
+    "inline_swin_base": (64, 0.5, 300, 20, 0, 5e-4, 5e-7, 5e-6, 0.05, 5.0, 224, False),
+    "inline_swin_base_384": (32, 0.5, 30, 5, 0, 2e-5, 2e-8, 2e-7, 1e-8, 5.0, 384, False),
+    "inline_cswin_tiny": (128, 0.2, 300, 20, 10, 5e-4, 1e-6, 1e-5, 0.05, 0.0, 224, True),
+    "inline_cswin_small": (128, 0.4, 300, 20, 10, 5e-4, 1e-6, 1e-5, 0.05, 0.0, 224, True),
+    "inline_cswin_base": (64, 0.5, 300, 20, 10, 5e-4, 1e-6, 1e-5, 0.1, 0.0, 224, True),
+    "inline_cswin_base_384": (32, 0.7, 20, 0, 10, 5e-6, None, 5e-7, 1e-8, 0.0, 384, True),
+}
+SHIPPED = list(shipped())
+
+
+def test_every_published_model_has_its_recipe():
+    assert {name for name in SHIPPED if name.startswith("inline_")} == set(TABLE)
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_published_numbers(name):
+    batch, drop, epochs, warmup, cooldown, lr, first, lowest, decay, clip, size, average = TABLE[name]
+    recipe = load(name)
+    assert recipe.model.name == name
+    assert recipe.model.drop_path == drop
+    assert (recipe.optim.batch, recipe.optim.device_batch) == (8 * batch, batch)
+    assert (recipe.optim.lr, recipe.optim.min_lr, recipe.optim.rate_batch) == (lr, lowest, 512)
+    assert first is None or recipe.optim.warmup_lr == first
+    assert (recipe.optim.name, recipe.optim.betas, recipe.optim.eps) == ("adamw", (0.9, 0.999), 1e-8)
+    assert (recipe.optim.weight_decay, recipe.optim.clip) == (decay, clip)
+    assert recipe.schedule == type(recipe.schedule)(epochs, warmup, cooldown)
+    augment = recipe.augment
+    assert (augment.mixup, augment.cutmix, augment.mix_prob, augment.mix_switch) == (0.8, 1.0, 1.0, 0.5)
+    assert (augment.smoothing, augment.auto, augment.color_jitter, augment.erase) == (0.1, "rand-m9-mstd0.5-inc1", 0.4, 0.25)
+    assert (recipe.data.size, recipe.data.interpolation, recipe.data.view) == ((size, size), "bicubic", "squash")
+    assert recipe.data.crop == (1.0 if name == "inline_swin_base_384" else 0.875)
+    plan = make_plan(recipe, IMAGENET, 8)
+    assert plan.ema_decay == (pytest.approx(0.9996 ** (8 * batch / 4096)) if average else 0)
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_learning_rate_is_the_formula(name):
+    """Warm-up in a straight line, half a cosine over all epochs, then the lowest rate; all scaled by batch / 512."""
+    recipe = load(name)
+    pictures = IMAGENET if name in TABLE else 5_000
+    plan = make_plan(recipe, pictures, 1)
+    optim, schedule = recipe.optim, recipe.schedule
+    per_epoch, factor = pictures // optim.batch, optim.batch / optim.rate_batch
+    total, warm = schedule.epochs * per_epoch, schedule.warmup * per_epoch
+
+    def formula(step: int) -> float:
+        if step < warm:
+            return factor * (optim.warmup_lr + (optim.lr - optim.warmup_lr) * step / warm)
+        if step >= total:
+            return factor * optim.min_lr
+        return factor * (optim.min_lr + (optim.lr - optim.min_lr) * (1 + math.cos(math.pi * step / total)) / 2)
+
+    optimizer = torch.optim.AdamW([torch.nn.Parameter(torch.zeros(1))], lr=plan.lr)
+    used = build_schedule(optimizer, plan)
+    end = plan.steps - 1
+    for step in {0, 1, warm // 2, max(0, warm - 1), warm, warm + 1, total // 2, total - 1, total, end}:
+        used.step_update(step)
+        assert optimizer.param_groups[0]["lr"] == pytest.approx(formula(step), rel=1e-12)
+        assert plan.rate(step) == pytest.approx(formula(step), rel=1e-12)
+
+
+def test_deit_tiny_by_hand():
+    """Global batch 4,096 on ImageNet: 312 steps per epoch; 8 x the rates per 512."""
+    plan = make_plan(load("inline_deit_tiny"), IMAGENET, 8)
+    assert (plan.steps_per_epoch, plan.steps, plan.warmup_steps) == (312, 93_600, 6_240)
+    assert plan.rate(0) == pytest.approx(4e-6)
+    assert plan.rate(3_120) == pytest.approx((4e-6 + 4e-3) / 2)
+    assert plan.rate(46_800) == pytest.approx((4e-3 + 4e-5) / 2)
+
+
+@pytest.mark.parametrize(("processes", "micro", "parts"), [(1, 128, 8), (8, 128, 1), (64, 16, 1), (3, None, None)])
+def test_any_number_of_processes_trains_alike(processes, micro, parts):
+    recipe = load("inline_swin_tiny")
+    if micro is None:
+        with pytest.raises(ValueError, match=r"optim.batch must be a multiple of the 3 processes, got 1024"):
+            make_plan(recipe, IMAGENET, processes)
+        return
+    plan, alone = make_plan(recipe, IMAGENET, processes), make_plan(recipe, IMAGENET, 1)
+    assert (plan.micro_batch, plan.accumulation) == (micro, parts)
+    assert (plan.batch, plan.steps, plan.lr, plan.ema_decay) == (alone.batch, alone.steps, alone.lr, alone.ema_decay)
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_shipped_recipes_are_lab_notes(name):
+    lines = shipped()[name].splitlines()
+    heads = [line for line in lines if line.startswith("#")]
+    assert heads[0].startswith(f"# {name}: ")
+    for word in ("Reaches: ", "Cost: ", "Command: inline train"):
+        assert any(word in line for line in heads), word
+    assert "TBD" not in shipped()[name]
+    check(load(name))
+    model, arguments = creation(load(name), 10)
+    assert model == load(name).model.name
+    assert arguments["num_classes"] == 10
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_toml_gives_the_recipe_back(name):
+    recipe = load(name)
+    assert parse(to_toml(recipe), "here") == recipe
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[optim]\nlrr = 1", r"here: unknown key optim.lrr; did you mean optim.lr\?"),
+        ("[optm]\nlr = 1", r"here: unknown key optm; did you mean optim\?"),
+        ("[optim]\nlr = 'fast'", "here: optim.lr must be of type float, got 'fast'"),
+        ("[optim]\nbatch = 1.5", "here: optim.batch must be of type int, got 1.5"),
+        ("[data]\nsize = [1]", r"here: data.size must be a list of 2, got \[1\]"),
+        ("[data]\nview = 'fish'", "here: data.view must be one of squash, center, got 'fish'"),
+        ("[optim\n", "here is not TOML"),
+        ("optim = 3", "here: optim must be a table, got 3"),
+        ("[run]\nfsdp = 1", "here: run.fsdp must be of type bool, got 1"),
+    ],
+)
+def test_what_is_wrong_with_a_recipe_is_told(text, message):
+    with pytest.raises(ValueError, match=message):
+        parse(text, "here")
+
+
+def test_names_of_recipes():
+    with pytest.raises(
+        ValueError, match=r"unknown recipe 'inline_swim_tiny'; did you mean inline_swin_tiny\?; there are: digits, "
+    ):
+        load("inline_swim_tiny")
+    with pytest.raises(ValueError, match=r"there is no recipe nowhere.toml"):
+        load("nowhere.toml")
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("optim.lr", -1.0, "optim.lr must be positive, got -1.0"),
+        ("optim.lr", float("nan"), "optim.lr must be positive, got nan"),
+        ("optim.clip", -1.0, "optim.clip must not be negative"),
+        ("augment.erase", 1.5, "augment.erase must be within 0..1, got 1.5"),
+        ("data.size", (0, 3), r"data.size must be two positive numbers, got \(0, 3\)"),
+        ("schedule.warmup", 99, "schedule.warmup must be within the 30 epochs, got 99"),
+        ("data.workers", -1, "data.workers must not be negative"),
+    ],
+)
+def test_values_that_cannot_be_meant(field, value, message):
+    part, name = field.split(".")
+    recipe = Recipe()
+    recipe = replace(recipe, **{part: replace(getattr(recipe, part), **{name: value})})
+    with pytest.raises(ValueError, match=message):
+        check(recipe)
+
+
+def test_fsdp_and_average_do_not_go_together():
+    recipe = load("inline_cswin_tiny")
+    with pytest.raises(ValueError, match=r"ema.decay and run.fsdp do not go together"):
+        check(replace(recipe, run=replace(recipe.run, fsdp=True)))
+
+
+def test_model_arguments_are_toml():
+    part = replace(Recipe().model, args="patch_size=4, depths=[1, 2]", mixer="softmax", local=False)
+    assert model_arguments(part) == {"patch_size": 4, "depths": (1, 2), "mixer": "softmax", "local": False}
+    with pytest.raises(ValueError, match=r"model.args must be like 'patch_size=4"):
+        model_arguments(replace(part, args="patch_size"))
+
+
+def test_changes_name_what_is_computed_and_not_how():
+    recipe = Recipe()
+    other = replace(recipe, optim=replace(recipe.optim, lr=1.0, device_batch=2), run=replace(recipe.run, log=3))
+    assert changes(recipe, other) == ["optim.lr: 0.0005 -> 1.0"]
+    assert set(flat(recipe)) >= {"model.name", "data.source", "ema.decay"}
+
+
+def test_batches_that_cannot_be():
+    recipe = load("inline_swin_tiny")
+    with pytest.raises(ValueError, match=r"500 training pictures do not fill a batch of 1024: take --optim.batch 500 or less"):
+        make_plan(recipe, 500, 1)
+    odd = replace(recipe, optim=replace(recipe.optim, batch=9))
+    with pytest.raises(
+        ValueError, match="mixup and cutmix pair pictures: 9 over 1 processes gives batches of 9, an odd number"
+    ):
+        make_plan(odd, 500, 1)

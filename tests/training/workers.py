@@ -1,0 +1,93 @@
+"""What runs in several processes at once. Started by torchrun: `python workers.py WHAT FOLDER`."""
+
+import copy
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from accelerate import Accelerator
+from torch.distributed.fsdp import fully_shard
+
+from inline_attention.training.build import block_classes, build_model, build_optimizer
+from inline_attention.training.evaluate import evaluate
+from inline_attention.training.loader import evaluation_batches
+from inline_attention.training.plan import make_plan
+from inline_attention.training.recipe import parse
+from inline_attention.training.source import open_source
+from inline_attention.training.states import gather, gather_optimizer, restore, restore_optimizer
+from inline_attention.training.view import evaluation_view
+
+
+def score(folder: Path) -> None:
+    """Evaluate the recipe's untrained model, and its pictures' shares."""
+    accelerator = Accelerator(cpu=True)
+    recipe = parse((folder / "recipe.toml").read_text(), "recipe")
+    source = open_source(recipe.data)
+    model, _ = build_model(recipe, source.classes)
+    rank, processes = accelerator.process_index, accelerator.num_processes
+    view = evaluation_view(recipe.data)
+    batches = evaluation_batches(source.val, view, 2, rank=rank, processes=processes, channels=3, workers=0)
+    found = evaluate(model, batches, len(source.classes), accelerator, skip_bad=True)
+    if accelerator.is_main_process:
+        kept = {name: getattr(found, name) for name in ("top1", "top5", "loss", "pictures", "confusion", "per_class", "bad")}
+        (folder / f"score{processes}.json").write_text(json.dumps(kept))
+
+
+def shard(folder: Path) -> None:  # noqa: C901
+    """Shard block by block as FSDP does, take a step, gather; then lay the whole into a fresh sharded model."""
+    dist.init_process_group("gloo")
+    mesh = torch.distributed.init_device_mesh("cpu", (dist.get_world_size(),))
+    recipe = parse((folder / "recipe.toml").read_text(), "recipe")
+    recipe = replace(recipe, model=replace(recipe.model, drop_path=0.0))
+    classes = ("blue", "green", "red")
+
+    def made(sharded: bool):
+        model, _ = build_model(recipe, classes)
+        if sharded:
+            for module in model.modules():
+                if type(module).__name__ in block_classes(model):
+                    fully_shard(module, mesh=mesh)
+            fully_shard(model, mesh=mesh)
+        return model, build_optimizer(model, recipe, make_plan(recipe, 48, 1))
+
+    def step(model, optimizer):
+        torch.manual_seed(0)
+        model(torch.randn(4, 3, *recipe.data.size)).logsumexp(1).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    whole, sharded = made(False), made(True)
+    pieces = sum(p.to_local().numel() for p in sharded[0].parameters())
+    assert pieces < 0.7 * sum(p.numel() for p in whole[0].parameters()), "a process holds its share only"
+    step(*whole)
+    step(*sharded)
+    weights, moments = gather(sharded[0]), gather_optimizer(*sharded)
+    expected, expected_moments = gather(whole[0]), gather_optimizer(*whole)
+    if dist.get_rank() == 0:
+        assert weights.keys() == expected.keys()
+        assert moments.keys() == expected_moments.keys()
+        for name, value in expected.items():
+            torch.testing.assert_close(weights[name], value, atol=1e-5, rtol=1e-4)
+        for name, value in expected_moments.items():
+            torch.testing.assert_close(moments[name], value, atol=1e-5, rtol=1e-3)
+    told = copy.deepcopy([expected, expected_moments])  # as every process would read it from the files
+    dist.broadcast_object_list(told)
+    expected, expected_moments = told
+    fresh = made(True)
+    restore(fresh[0], expected)
+    restore_optimizer(*fresh, expected_moments)
+    step(*fresh)
+    step(*whole)
+    after = gather(fresh[0])
+    if dist.get_rank() == 0:
+        for name, value in gather(whole[0]).items():
+            torch.testing.assert_close(after[name], value, atol=1e-5, rtol=1e-4)
+        (folder / "sharded").write_text("ok")
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    {"score": score, "shard": shard}[sys.argv[1]](Path(sys.argv[2]))
