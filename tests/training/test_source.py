@@ -168,7 +168,7 @@ def test_fashion_mnist_as_it_is_packed(tmp_path):
 
 def test_what_is_wrong_with_a_folder_is_told(tmp_path):
     def told(path):
-        with pytest.raises(ValueError, match=".") as caught:
+        with pytest.raises(ValueError, match=r".") as caught:
             open_source(DataPart(source=str(path)))
         assert "\n" not in str(caught.value)
         return str(caught.value)

@@ -84,7 +84,7 @@ class Train:
             raise ValueError("several processes need --out, so that they agree on the folder")
         numbers = iter(range(1, 1_000_000))
         folders = (RUNS / (name if number == 1 else f"{name}-{number}") for number in numbers)
-        out = next(folder for folder in folders if not folder.exists())
+        out = next(folder for folder in folders if not (folder / "recipe.toml").exists())
         prepare_folder(out)
         return out
 
@@ -139,12 +139,13 @@ def _suiting(asked: dict[str, str | None], arguments: list[str]) -> Recipe:
     source = asked["data"] or asked["data.source"]
     if source is None or {"-h", "--help"} & {*arguments}:
         return load("digits")
-    from ..training.choose import choose
+    from ..training.choose import suiting
     from ..training.recipe import DataPart
 
-    name = choose(DataPart(source=source, root=asked["data.root"]))
-    print(f"No --recipe given: taking {name}, which suits the pictures.", file=sys.stderr)
-    return load(name)
+    name, recipe = suiting(DataPart(source=source, root=asked["data.root"]))
+    if int(os.environ.get("RANK", "0")) == 0:
+        print(f"No --recipe given: taking {name}, which suits the pictures.", file=sys.stderr)
+    return recipe
 
 
 def _peek(arguments: list[str], option: str) -> str | None:

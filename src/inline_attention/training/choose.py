@@ -1,9 +1,10 @@
 """Which recipe suits a folder of pictures, if none is asked for."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from .pictures import BadPictureError, Pictures, Stream
-from .recipe import DataPart
+from .recipe import DataPart, Recipe, load
 from .source import open_source
 
 BY_SOURCE = {"digits": "digits", "fashion-mnist": "fashion_mnist", "torch/fashion_mnist": "fashion_mnist"}
@@ -12,6 +13,20 @@ BY_SIDE = ((48, "small_pictures"), (96, "medium_pictures"))
 LARGE = "large_pictures"
 LOOKED_AT = 24
 """Pictures that are opened to tell their size."""
+
+
+FEWEST_STEPS = 4
+"""Steps per epoch below which the batch is made smaller."""
+
+
+def suiting(data: DataPart) -> tuple[str, Recipe]:
+    """Name and recipe for a source; with few pictures, the batch is made smaller, and with it the rates."""
+    name = choose(data)
+    recipe = load(name)
+    most = max(2, len(open_source(data).train) // FEWEST_STEPS)
+    if recipe.optim.batch > most:
+        recipe = replace(recipe, optim=replace(recipe.optim, batch=2 ** (most.bit_length() - 1)))
+    return name, recipe
 
 
 def choose(data: DataPart) -> str:

@@ -55,16 +55,16 @@ def train(
     model, said = build.build_model(recipe, source.classes)
     accelerator = make_accelerator(recipe.run, device, build.block_classes(model), out)
     plan = make_plan(recipe, len(source.train), accelerator.num_processes)
+    average = build.build_average(model.to(accelerator.device), plan)
+    optimizer: Any = build.build_optimizer(model, recipe, plan)
+    schedule = build.build_schedule(optimizer, plan)
     folder = RunFolder(out)
     found = _begin(folder, recipe, source, accelerator, report, resume=resume)
     if said and not resume:
         report.say(f"{recipe.model.weights}: {said}")
 
-    average = build.build_average(model.to(accelerator.device), plan)
     if recipe.model.compile:
         model.compile()
-    optimizer: Any = build.build_optimizer(model, recipe, plan)
-    schedule = build.build_schedule(optimizer, plan)
     model, optimizer = accelerator.prepare(model, optimizer)
     progress = Progress()
     if found is not None:

@@ -1,0 +1,327 @@
+"""What a user of `inline train`, `inline eval` and `inline predict` sees."""
+
+import io
+import json
+import subprocess
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import timm
+import torch
+from PIL import Image
+from safetensors.torch import load_file, save_file
+
+from inline_attention.training.recipe import load, parse
+
+from ..training.small import small_recipe, write_pictures, write_recipe
+from .test_main import run
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A small run of the command, and its pictures."""
+    here = tmp_path_factory.mktemp("trained")
+    data = write_pictures(here / "data", 20)
+    plain = {"augment": {"auto": "", "mixup": 0.0, "cutmix": 0.0}, "model": {"drop_path": 0.0}, "schedule": {"epochs": 6}}
+    recipe = write_recipe(here / "colours.toml", small_recipe(data, **plain))
+    from inline_attention.cli.main import main
+
+    main(["train", "--recipe", str(recipe), "--out", str(here / "run"), "--device", "cpu"])
+    return here
+
+
+def test_a_run_ends_in_a_table_and_pictures(trained, tmp_path, capsys):
+    code, out, err = run(
+        capsys, "train", "--recipe", str(trained / "colours.toml"), "--out", str(tmp_path / "run"), "--schedule.epochs", "2",
+        "--optim.lr=0.004", "--device", "cpu",
+    )  # fmt: skip
+    assert code == 0
+    assert next(line.split()[2] for line in out.splitlines() if "last weights" in line) == "2"
+    assert "of the time waiting for pictures" in out
+    assert f"Next: inline eval {tmp_path / 'run'}" in out
+    lines = err.splitlines()
+    assert lines[0].startswith("inline_swin_nano on ")
+    assert lines[1] == "48 pictures, batches of 12, 4 steps per epoch, 8 steps"
+    assert lines[2].startswith("epoch   1  train loss ")
+    names = {path.name for path in (tmp_path / "run").iterdir()}
+    assert names >= {"curve.png", "confusion.png", "attention.png", "metrics.csv", "best.safetensors", "recipe.toml"}
+    assert parse((tmp_path / "run" / "recipe.toml").read_text(), "it").optim.lr == 0.004
+
+
+def test_weights_say_what_they_are(trained):
+    from safetensors import safe_open
+
+    with safe_open(trained / "run" / "best.safetensors", "pt") as file:
+        facts = file.metadata()
+    assert facts["model"] == "inline_swin_nano"
+    assert json.loads(facts["classes"]) == ["blue", "green", "red"]
+    assert json.loads(facts["data"])["size"] == [16, 24]
+    arguments = json.loads(facts["arguments"])
+    model = timm.create_model(facts["model"], **arguments)
+    model.load_state_dict(load_file(trained / "run" / "best.safetensors"))
+
+
+def test_json_is_all_that_is_printed(trained, tmp_path, capsys):
+    words = ("train", "--recipe", str(trained / "colours.toml"), "--out", str(tmp_path / "run"), "--schedule.epochs", "1")
+    code, out, _ = run(capsys, *words, "--json", "--device", "cpu", "--seed", "3")
+    assert code == 0
+    result = json.loads(out)
+    assert set(result) == {"run", "last", "best", "bad"}
+    assert 0 <= result["best"]["top1"] <= 100
+    assert parse((tmp_path / "run" / "recipe.toml").read_text(), "it").run.seed == 3
+
+
+def test_alone_it_is_the_demo_and_a_folder_gets_a_recipe(trained, capsys, monkeypatch):
+    from inline_attention.cli.train import begin
+
+    assert begin(["train"]).settings == load("digits")
+    found = begin(["train", "--data", str(trained / "data")]).settings
+    assert "No --recipe given: taking small_pictures" in capsys.readouterr().err
+    small = load("small_pictures")
+    assert found.optim == replace(small.optim, batch=8), "few pictures, small batches"
+    assert found.data == replace(small.data, source=str(trained / "data"))
+    assert begin(["train", "--recipe", "inline_swin_tiny", "--data", "/imagenet"]).settings.data.source == "/imagenet"
+
+
+def test_runs_are_numbered_and_the_newest_goes_on(trained, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    code, _, err = run(capsys, "train", "--resume")
+    assert (code, err) == (
+        2,
+        f"inline: there is no run under {tmp_path / 'runs'}: `inline train` makes one, --out names one elsewhere\n",
+    )
+    words = ("train", "--recipe", str(trained / "colours.toml"), "--schedule.epochs", "1", "--device", "cpu")
+    for name in ("data-colours", "data-colours-2"):
+        code, out, _ = run(capsys, *words)
+        assert code == 0
+        assert f"Written: runs/{name}: " in out
+    code, out, err = run(capsys, "train", "--resume", "--device", "cpu")
+    assert code == 0
+    assert "into runs/data-colours-2" in err
+    assert "from step 4" in err
+    code, out, _ = run(capsys, "predict", str(trained / "data" / "red" / "0.png"))
+    assert code == 0
+
+
+def test_dry_run(trained, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    words = ("train", "--recipe", str(trained / "colours.toml"), "--dry-run", "--optim.device-batch", "5")
+    code, out, _ = run(capsys, *words)
+    assert code == 0
+    recipe = parse(out[: out.index("parameters,")].rsplit("\n", 1)[0], "printed")
+    assert recipe.optim.device_batch == 5
+    assert "48 pictures, batches of 12 in 3 parts of 4, 4 steps per epoch, 24 steps, learning rate up to 2.00e-03" in out
+    assert "of weights, gradients and moments" in out
+    assert not list(tmp_path.iterdir()), "nothing is written"
+    code, out, _ = run(capsys, *words, "--json")
+    found = json.loads(out)["estimate"]
+    model = timm.create_model(
+        "inline_swin_nano", num_classes=3, img_size=(16, 24), embed_dim=8, depths=(1,) * 4, num_heads=(1, 2, 4, 8)
+    )
+    parameters = sum(p.numel() for p in model.parameters())
+    assert found["parameters"] == parameters
+    assert found["state_bytes"] == 4 * 5 * parameters, "weights, gradients, two moments, the average"
+    assert found["activation_bytes"] > 0
+
+
+def test_dry_run_of_the_papers_recipe(trained, capsys):
+    """On a folder that stands for ImageNet, with a batch that it fills."""
+    words = ("train", "--recipe", "inline_deit_tiny", "--data", str(trained / "data"), "--optim.batch", "32", "--dry-run")
+    code, out, _ = run(capsys, *words)
+    assert code == 0
+    assert 'auto = "rand-m9-mstd0.5-inc1"' in out
+    assert "48 pictures, batches of 32, 1 steps per epoch, 300 steps, learning rate up to 3.1" in out
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--data", "/nowhere"], "inline: there is no folder /nowhere; sources by name: digits, fashion-mnist, torch/..., "),
+        (["--recipe", "inline_swim_tiny"], "inline: unknown recipe 'inline_swim_tiny'; did you mean inline_swin_tiny?"),
+        (["--recipe", "nowhere.toml"], "inline: there is no recipe nowhere.toml"),
+        (["--optim.lrr", "3"], "inline: unknown option --optim.lrr; did you mean --optim.lr?"),
+        (["--optm.lr", "3"], "inline: unknown option --optm.lr; did you mean --optim.lr?"),
+        (["fish"], "inline: 'fish' is one argument too many"),
+        (["--out", "/proc/nowhere"], "inline: cannot write to /proc/nowhere: "),
+        (["--device", "fish"], "inline: unknown device 'fish'; this machine has: cpu"),
+        (["--optim.batch", "9999"], "inline: 1438 training pictures do not fill a batch of 9999: take "),
+        (["--model.name", "inline_swin_nana"], "inline: unknown model 'inline_swin_nana'; did you mean inline_swin_nano?"),
+        (["--model.mixer", "sofmax"], "inline: unknown mixer 'sofmax'; known: inline, softmax, "),
+        (["--optim.name", "adamx"], "inline: unknown optimizer 'adamx'; did you mean adamax?"),
+        (["--optim.lr", "-1"], "inline: optim.lr must be positive, got -1.0"),
+        (["--model.weights", "/nowhere"], "inline: there is no file /nowhere"),
+        (["--data", "torch/cifar10"], "inline: torch/cifar10 needs the folder that holds it: --data.root DIR, got None"),
+        (["--run.precision", "fp16"], "inline: "),
+    ],
+)  # fmt: skip
+def test_mistakes_end_in_one_line(capsys, tmp_path, monkeypatch, words, message):
+    monkeypatch.chdir(tmp_path)
+    if "--out" not in words:
+        words = [*words, "--out", str(tmp_path / "run")]
+    code, _, err = run(capsys, "train", *words)
+    assert code == 2, err
+    assert err.splitlines()[-1].startswith(message), err
+    assert "Traceback" not in err
+    assert not (tmp_path / "run" / "recipe.toml").exists(), "a run that could not begin leaves no run behind"
+
+
+def test_a_misspelt_key_of_a_recipe_is_told(capsys, tmp_path):
+    (tmp_path / "mine.toml").write_text("[optim]\nlrr = 3\n")
+    code, _, err = run(capsys, "train", "--recipe", str(tmp_path / "mine.toml"))
+    assert (code, err) == (2, f"inline: {tmp_path / 'mine.toml'}: unknown key optim.lrr; did you mean optim.lr?\n")
+
+
+def test_a_folder_that_holds_a_run_is_not_written_over(capsys, trained):
+    code, _, err = run(capsys, "train", "--recipe", str(trained / "colours.toml"), "--out", str(trained / "run"))
+    assert (code, err) == (2, f"inline: {trained / 'run'} holds a run: go on with --resume, or choose another --out\n")
+
+
+def test_bad_pictures_are_named_or_listed(capsys, tmp_path):
+    data = write_pictures(tmp_path / "data", 20)
+    noise = np.random.default_rng(0).integers(0, 255, (64, 64, 3), dtype=np.uint8)
+    bad = data / "red" / "cut.jpg"
+    Image.fromarray(noise).save(bad, quality=95)
+    bad.write_bytes(bad.read_bytes()[:2000])
+    recipe = write_recipe(tmp_path / "colours.toml", small_recipe(data, schedule={"epochs": 1, "warmup": 0}))
+    words = ("train", "--recipe", str(recipe), "--device", "cpu", "--data.val-share", "0.05")
+    code, _, err = run(capsys, *words, "--out", str(tmp_path / "a"))
+    assert code == 2
+    assert err.splitlines()[-1].startswith(f"inline: {bad} cannot be read: image file is truncated")
+    code, out, _ = run(capsys, *words, "--out", str(tmp_path / "b"), "--skip-bad")
+    assert code == 0
+    assert f"1 pictures could not be read:\n  {bad} cannot be read: image file is truncated" in out
+
+
+def test_eval_of_a_run(trained, capsys):
+    code, out, _ = run(capsys, "eval", str(trained / "run"), "--device", "cpu", "--json")
+    assert code == 0
+    found = json.loads(out)
+    result = json.loads((trained / "run" / "result.json").read_text())
+    assert found["top1"] == pytest.approx(result["top1"])
+    assert found["loss"] == pytest.approx(result["loss"], rel=1e-4)
+    assert found["confusion"] == result["confusion"]
+    assert found["pictures"] == 12
+    assert found["pictures_per_second"] > 0
+    assert json.loads((trained / "run" / "eval.json").read_text()) == found
+    code, out, _ = run(capsys, "eval", str(trained / "run"), "--device", "cpu")
+    assert "12 " in out
+    assert "Hardest classes: " in out
+
+
+def test_eval_on_other_pictures_and_other_views(trained, tmp_path, capsys):
+    """A folder of class folders, one class missing; a file of weights; a rectangle; timm's usual view."""
+    write_pictures(tmp_path / "others", 7, seed=5, classes=("red", "green"), size=(40, 20))
+    words = (
+        "eval",
+        str(trained / "run" / "best.safetensors"),
+        "--data",
+        str(tmp_path / "others"),
+        "--out",
+        str(tmp_path / "out"),
+    )
+    code, out, _ = run(capsys, *words, "--view", "center", "--size", "20", "28", "--device", "cpu", "--json", "--batch", "3")
+    assert code == 0
+    found = json.loads(out)
+    assert (found["pictures"], found["view"], found["size"]) == (14, "center", [20, 28])
+    assert found["per_class"][0] is None
+    assert found["top1"] > 80
+    assert (tmp_path / "out" / "confusion.png").stat().st_size > 1000
+
+
+def test_eval_of_the_authors_files(tmp_path, capsys):
+    """A pickle with the authors' names, on folders called as ImageNet's are."""
+    from ..models.published import official
+
+    wnids = timm.data.ImageNetInfo().label_names()
+    for wnid in wnids[:3]:
+        (tmp_path / "val" / wnid).mkdir(parents=True)
+        Image.new("RGB", (30, 20), (9, 9, 9)).save(tmp_path / "val" / wnid / "a.png")
+    torch.save({"model": official("inline_deit_tiny")}, tmp_path / "deit_t.pth")
+    words = ("--data", str(tmp_path / "val"), "--out", str(tmp_path / "out"), "--device", "cpu", "--json", "--workers", "0")
+    code, out, err = run(capsys, "eval", str(tmp_path / "deit_t.pth"), *words)
+    assert code == 0, err
+    found = json.loads(out)
+    assert (found["model"], found["pictures"], found["view"], found["crop"]) == ("inline_deit_tiny", 3, "squash", 0.875)
+    assert all(share is not None for share in found["per_class"][:3])
+    assert all(share is None for share in found["per_class"][3:])
+    named = run(capsys, "eval", "inline_deit_tiny", "--weights", str(tmp_path / "deit_t.pth"), *words)
+    assert json.loads(named[1])["loss"] == found["loss"]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["eval", "nowhere"], "inline: nowhere is neither a run's folder, nor a file, nor a model"),
+        (["eval", "inline_swin_tiny"], "inline: inline_swin_tiny needs weights: --weights FILE (the package ships none)"),
+        (["eval", "inline_swin_tiny", "--weights", "nowhere"], "inline: there is no file nowhere"),
+        (["eval", "RUN/best.safetensors"], "inline: RUN/best.safetensors does not say which pictures: --data DIR"),
+        (["eval", "RUN", "--data", "digits"], "inline: digits has 10 classes, and RUN knows 3"),
+        (["eval", "RUN", "--batch", "0"], "inline: --batch must be positive, got 0"),
+        (["eval", "DATA"], "inline: DATA holds no best.safetensors: it is not the folder of a run that was evaluated"),
+        (["eval", "RUN/cut.safetensors", "--data", "DATA"], "inline: RUN/cut.safetensors cannot be read as "),
+        (["predict", "nowhere", "--model", "RUN"], "inline: there is no picture nowhere"),
+        (["predict", "DATA/text", "--model", "RUN"], "inline: DATA/text holds no pictures"),
+        (["predict", "--model", "RUN"], "inline: no pictures: give files, folders, or '-' for the standard input"),
+        (["predict", "RUN/recipe.toml", "--model", "RUN"], "inline: RUN/recipe.toml cannot be read: not a picture (--skip-bad"),
+        (["predict", "DATA", "--model", "RUN", "--top", "0"], "inline: --batch and --top must be positive, got 16 and 0"),
+    ],
+)  # fmt: skip
+def test_mistakes_of_eval_and_predict_end_in_one_line(trained, capsys, words, message):
+    whole = (trained / "run" / "best.safetensors").read_bytes()
+    (trained / "run" / "cut.safetensors").write_bytes(whole[:1000])
+    (trained / "data" / "text").mkdir(exist_ok=True)
+
+    def there(text):
+        return text.replace("RUN", str(trained / "run")).replace("DATA", str(trained / "data"))
+
+    code, _, err = run(capsys, *map(there, words))
+    (trained / "data" / "text").rmdir()
+    assert code == 2, err
+    assert err.startswith(there(message)), err
+    assert err.count("\n") == 1
+
+
+def test_a_file_of_another_model_is_refused(trained, tmp_path, capsys):
+    save_file(timm.create_model("inline_pvt_nano", num_classes=3).state_dict(), tmp_path / "pvt.safetensors")
+    words = ("train", "--recipe", str(trained / "colours.toml"), "--out", str(tmp_path / "run"), "--device", "cpu")
+    code, _, err = run(capsys, *words, "--model.weights", str(tmp_path / "pvt.safetensors"))
+    assert code == 2
+    assert err.splitlines()[-1].startswith(f"inline: {tmp_path / 'pvt.safetensors'} does not fit inline_swin_nano: ")
+
+
+def test_predict_files_folders_and_the_standard_input(trained, capsys, monkeypatch, tmp_path):
+    red = trained / "data" / "red" / "0.png"
+    model = ("--model", str(trained / "run"))
+    code, out, _ = run(capsys, "predict", str(red), *model, "--top", "2")
+    assert code == 0
+    lines = out.splitlines()
+    assert lines[0] == str(red)
+    assert lines[1].split()[-1] == "red"
+    assert len(lines) == 3
+    code, out, _ = run(capsys, "predict", str(trained / "data" / "red"), *model, "--json", "--batch", "3")
+    rows = [json.loads(line) for line in out.splitlines()]
+    assert len(rows) == 20
+    assert sum(row["classes"][0]["name"] == "red" for row in rows) >= 18
+    assert sum(entry["probability"] for entry in rows[0]["classes"]) == pytest.approx(1)
+    for data in (red.read_bytes(), f"{red}\n\n".encode()):
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
+        code, out, _ = run(capsys, "predict", "-", *model, "--json")
+        assert json.loads(out)["classes"] == rows[0]["classes"]
+    (tmp_path / "bad.png").write_text("no")
+    code, out, err = run(capsys, "predict", str(tmp_path / "bad.png"), str(red), *model, "--skip-bad", "--json")
+    assert code == 0
+    assert json.loads(out)["picture"] == str(red)
+    assert err.splitlines() == [
+        f"inline: {tmp_path / 'bad.png'} cannot be read: not a picture",
+        "inline: 1 pictures could not be read",
+    ]
+
+
+def test_version_and_a_closed_pipe(capsys):
+    code, out, _ = run(capsys, "--version")
+    assert (code, out.split()[0]) == (0, "inline-attention")
+    done = subprocess.run(f"{sys.executable} -m inline_attention --help | head -1", shell=True, capture_output=True, text=True)
+    assert done.stdout.startswith("usage: inline")
+    assert not done.stderr
