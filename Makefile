@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: help test check format bench clean
+.PHONY: help demo test check format bench clean
 
 help:  ## this list
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -12,6 +12,9 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	touch $@
+
+demo: $(VENV)/.ready  ## train a small model on digits: a table, a curve, an attention picture, in a minute
+	$(BIN)/inline train
 
 test: $(VENV)/.ready  ## run the tests
 	$(BIN)/python -m pytest --numprocesses 2 --quiet

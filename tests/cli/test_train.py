@@ -153,7 +153,7 @@ def test_dry_run_of_the_papers_recipe(trained, capsys):
         (["--optim.lr", "-1"], "inline: optim.lr must be positive, got -1.0"),
         (["--model.weights", "/nowhere"], "inline: there is no file /nowhere"),
         (["--data", "torch/cifar10"], "inline: torch/cifar10 needs the folder that holds it: --data.root DIR, got None"),
-        (["--run.precision", "fp16"], "inline: "),
+        (["--run.precision", "fp16"], "inline: run.precision fp16 needs a GPU: take bf16 or fp32"),
     ],
 )  # fmt: skip
 def test_mistakes_end_in_one_line(capsys, tmp_path, monkeypatch, words, message):

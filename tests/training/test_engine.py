@@ -16,7 +16,7 @@ from inline_attention.training.recipe import load
 from inline_attention.training.source import open_source
 from inline_attention.training.train import train
 
-from .small import Quiet, metrics, never, small_recipe, weights, write_pictures
+from .small import Quiet, metrics, never, run_command, small_recipe, weights, write_pictures, write_recipe
 
 CURVE = Path(__file__).with_name("curve.json")
 
@@ -231,3 +231,17 @@ def test_bad_pictures_stop_or_are_passed_over(data, tmp_path):
     expected = {f"{folder}/red/{n}.png cannot be read: not a picture" for n in range(6) if f"{folder}/red/{n}.png" in training}
     assert set(outcome.bad) == expected
     assert expected
+
+
+def test_half_precision_and_sharding_are_options_of_the_same_loop(data, tmp_path):
+    """bf16 gives other numbers, close to fp32's; without other processes there is nothing to shard over, which is told."""
+    plain = {"schedule": {"epochs": 1, "warmup": 0}, "ema": {"decay": 0.0}}
+    report, _ = run(small_recipe(data, run={"fsdp": True}, **plain), tmp_path / "whole")
+    assert report.said == ["run.fsdp: nothing to shard over here; going on with whole weights in every process"]
+    recipe = write_recipe(tmp_path / "recipe.toml", small_recipe(data, run={"precision": "bf16"}, **plain))
+    done = run_command("train", "--recipe", str(recipe), "--out", str(tmp_path / "half"), "--device", "cpu")
+    assert done.returncode == 0, done.stderr
+    half, whole = metrics(tmp_path / "half"), metrics(tmp_path / "whole")
+    assert half[0]["train_loss"] == pytest.approx(whole[0]["train_loss"], rel=0.05)
+    assert half[0]["train_loss"] != whole[0]["train_loss"]
+    assert load_file(tmp_path / "half" / "best.safetensors")["head.weight"].dtype == torch.float32

@@ -22,6 +22,8 @@ def make_accelerator(run: RunPart, device: str, blocks: list[str], out: Path) ->
     there = str(torch.accelerator.current_accelerator()) if torch.accelerator.is_available() else "cpu"
     if device not in ("auto", "cpu", there):
         raise ValueError(f"unknown device {device!r}; this machine has: {', '.join(dict.fromkeys(['cpu', there]))}")
+    if run.precision == "fp16" and (there == "cpu" or device == "cpu"):
+        raise ValueError("run.precision fp16 needs a GPU: take bf16 or fp32")
     return Accelerator(
         mixed_precision=PRECISIONS[run.precision],
         cpu=device == "cpu" or there == "cpu",

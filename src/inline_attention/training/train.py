@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from accelerate import Accelerator
+from accelerate import Accelerator, DistributedType
 from accelerate.utils import broadcast_object_list
 from torch import nn
 
@@ -63,6 +63,8 @@ def train(
     if said and not resume:
         report.say(f"{recipe.model.weights}: {said}")
 
+    if recipe.run.fsdp and accelerator.distributed_type != DistributedType.FSDP:
+        report.say("run.fsdp: nothing to shard over here; going on with whole weights in every process")
     if recipe.model.compile:
         model.compile()
     model, optimizer = accelerator.prepare(model, optimizer)
