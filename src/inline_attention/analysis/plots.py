@@ -28,15 +28,21 @@ def draw_maps(pictures: Sequence[Looked], path: Path) -> Path:
     from matplotlib.figure import Figure
 
     rows, columns = len(pictures), 1 + 2 * len(pictures[0].maps)
-    figure = Figure(figsize=(1.75 * columns, 1.95 * rows + 1.0), layout="constrained")
+    height, width = pictures[0].shown.shape[:2]
+    figure = Figure(figsize=(1.75 * columns, (1.6 * height / width + 0.35) * rows + 1.0), layout="constrained")
     axes = figure.subplots(rows, columns, squeeze=False)
     for row, picture in enumerate(pictures):
         first = axes[row][0]
-        first.imshow(picture.shown.numpy(), extent=(0, 1, 1, 0), interpolation="nearest", aspect="auto")
-        height, width = picture.maps[0].mixed.shape[1:]
-        y, x = picture.maps[0].query
+        first.imshow(picture.shown.numpy(), extent=(0, width, height, 0), interpolation="nearest")
+        (y, x), (down, across) = picture.maps[0].query, picture.maps[0].mixed.shape[1:]
         first.plot(
-            (x + 0.5) / width, (y + 0.5) / height, "o", markersize=9, color="#e4572e", fillstyle="none", markeredgewidth=2
+            (x + 0.5) * width / across,
+            (y + 0.5) * height / down,
+            "o",
+            markersize=9,
+            color="#e4572e",
+            fillstyle="none",
+            markeredgewidth=2,
         )
         first.set_ylabel(picture.name, fontsize=10)
         for column, found in enumerate(picture.maps):
@@ -51,7 +57,10 @@ def draw_maps(pictures: Sequence[Looked], path: Path) -> Path:
     for axis in axes.flat:
         axis.set_xticks([])
         axis.set_yticks([])
-    figure.suptitle("What the marked point looks at: red counts for it, blue against", fontsize=11)
+    figure.suptitle(
+        "What the marked point looks at. Global part: against an even share. With the local part: red for, blue against.",
+        fontsize=11,
+    )
     figure.savefig(path, dpi=110)
     return path
 
@@ -59,8 +68,6 @@ def draw_maps(pictures: Sequence[Looked], path: Path) -> Path:
 def _draw(axis: Any, values: Tensor, query: tuple[int, int], scale: str) -> None:
     largest = float(values.abs().max()) or 1.0
     extent = (0, values.shape[1], values.shape[0], 0)
-    axis.imshow(
-        values.numpy(), cmap="RdBu_r", vmin=-largest, vmax=largest, extent=extent, interpolation="nearest", aspect="auto"
-    )
+    axis.imshow(values.numpy(), cmap="RdBu_r", vmin=-largest, vmax=largest, extent=extent, interpolation="nearest")
     axis.plot(query[1] + 0.5, query[0] + 0.5, "o", markersize=6, color="black", fillstyle="none")
     axis.set_xlabel("±" + scale.format(largest), fontsize=8)

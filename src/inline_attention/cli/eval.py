@@ -97,7 +97,7 @@ class Eval:
             "model": trained.name, "weights": str(self.weights or self.model), "loaded": trained.said, "data": source,
             "view": shown.view, "size": shown.size, "crop": shown.crop, **asdict(score), "classes": trained.classes,
         }  # fmt: skip
-        text = json.dumps(facts, indent=1)
+        text = "{\n" + ",\n".join(f" {json.dumps(key)}: {json.dumps(value)}" for key, value in facts.items()) + "\n}"
         (out / "eval.json").write_text(text + "\n")
         if score.confusion:
             draw_confusion(score.confusion, trained.classes, out / "confusion.png")

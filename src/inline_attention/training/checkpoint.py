@@ -89,7 +89,7 @@ def save_checkpoint(folder: Path, state: dict[str, Any], parts: Mapping[str, byt
         for name, data in parts.items():
             _write(temporary / f"{name}.safetensors", data)
         hashes = {f"{name}.safetensors": [len(data), _hash(data)] for name, data in parts.items()}
-        _write(temporary / STATE, json.dumps({**state, "files": hashes}, indent=1).encode())
+        _write(temporary / STATE, json.dumps({**state, "files": hashes}).encode())
         _sync(temporary)
         if final.exists():  # a broken one of the same step
             shutil.rmtree(final)

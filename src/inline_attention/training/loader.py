@@ -111,11 +111,11 @@ def leave_signals(_: int) -> None:
 
 
 def worker_count(asked: int | None, processes: int, pictures: int) -> int:
-    """As many readers as cores, shared by the processes of this machine; none for a handful of pictures."""
+    """A reader for each core but one, shared by the processes of this machine; none for a handful of pictures."""
     if asked is not None:
         return asked
     local = int(os.environ.get("LOCAL_WORLD_SIZE", processes))
-    return 0 if pictures < 64 else min(8, max(1, (os.cpu_count() or 1) // local))
+    return 0 if pictures < 64 else min(8, max(1, (os.cpu_count() or 1) // local - 1))
 
 
 @dataclass(frozen=True)
