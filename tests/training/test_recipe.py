@@ -5,8 +5,9 @@ from dataclasses import replace
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
-from inline_attention.training.build import build_schedule, creation
+from inline_attention.training.build import build_model, build_schedule, creation
 from inline_attention.training.plan import make_plan
 from inline_attention.training.recipe import (
     Recipe,
@@ -151,6 +152,28 @@ def test_toml_gives_the_recipe_back(name):
 def test_what_is_wrong_with_a_recipe_is_told(text, message):
     with pytest.raises(ValueError, match=message):
         parse(text, "here")
+
+
+@pytest.mark.parametrize("family", ["swin", "cswin"])
+def test_fine_tunes_start_from_the_model_at_224(family, tmp_path, monkeypatch):
+    """The recipe names the file; without it there is an error, with it windows of 7 become windows of 12."""
+    recipe = load(f"inline_{family}_base_384")
+    assert recipe.model.weights == f"inline_{family}_base.safetensors"
+    monkeypatch.chdir(tmp_path)
+    args = "embed_dim=32, depths=[1, 1, 1, 1], inline_depths=[1, 1, 0, 0], num_heads=[2, 2, 4, 4]"
+    small = replace(recipe, model=replace(recipe.model, args=args))
+    with pytest.raises(ValueError, match=rf"there is no file inline_{family}_base.safetensors"):
+        build_model(small, ("a", "b"))
+    at_224 = replace(
+        small, model=replace(small.model, name=f"inline_{family}_base", weights=None), data=replace(small.data, size=(224, 224))
+    )
+    before, _ = build_model(at_224, ("a", "b"))
+    save_file(before.state_dict(), tmp_path / recipe.model.weights)
+    after, said = build_model(small, ("a", "b"))
+    assert "matched" in said
+    for name, value in before.state_dict().items():
+        if "position" not in name:
+            assert torch.equal(after.state_dict()[name], value), name
 
 
 def test_names_of_recipes():

@@ -1,5 +1,6 @@
 """A killed run goes on to the same numbers, bit for bit."""
 
+import re
 import signal
 import subprocess
 import sys
@@ -130,3 +131,20 @@ def test_another_recipe_is_refused(setting):
         )
     done = run_command("train", "--out", str(folder / "data"), "--resume")
     assert done.stderr == f"inline: {folder / 'data'} is not the folder of a run: it has no recipe.toml\n"
+
+
+def test_a_full_disk_ends_in_one_line_and_loses_nothing(setting):
+    """The system refuses files beyond 60 kB, in the middle of a checkpoint; with room again, it goes on to the same end."""
+    folder, words, whole = setting
+    run = folder / "full"
+    limited = ["bash", "-c", 'ulimit -f 60; exec "$@"', "bash"]
+    done = subprocess.run(
+        [*limited, *command(*words, "--out", str(run))], env=environment(), capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 2, done.stderr
+    assert re.search(r"^inline: cannot write .*: File too large; .* untouched$", done.stderr.splitlines()[-1]), done.stderr
+    assert "Traceback" not in done.stderr
+    assert not any(run.glob("**/*.tmp"))
+    done = run_command("train", "--device", "cpu", "--out", str(run), "--resume")
+    assert done.returncode == 0, done.stderr
+    assert_same(run, whole)

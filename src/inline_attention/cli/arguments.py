@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,7 +27,7 @@ def prepare_folder(path: Path) -> None:
     """Make the folder, unless it is there, and see that it can be written to."""
     try:
         path.mkdir(parents=True, exist_ok=True)
-        probe = path / ".writable"
+        probe = path / f".writable.{os.getpid()}"
         probe.touch()
         probe.unlink()
     except OSError as error:
