@@ -54,12 +54,11 @@ def test_weights_say_what_they_are(trained):
     from safetensors import safe_open
 
     with safe_open(trained / "run" / "best.safetensors", "pt") as file:
-        facts = file.metadata()
+        facts = json.loads(file.metadata()["inline"])
     assert facts["model"] == "inline_swin_nano"
-    assert json.loads(facts["classes"]) == ["blue", "green", "red"]
-    assert json.loads(facts["data"])["size"] == [16, 24]
-    arguments = json.loads(facts["arguments"])
-    model = timm.create_model(facts["model"], **arguments)
+    assert facts["classes"] == ["blue", "green", "red"]
+    assert facts["data"]["size"] == [16, 24]
+    model = timm.create_model(facts["model"], **facts["arguments"])
     model.load_state_dict(load_file(trained / "run" / "best.safetensors"))
 
 
@@ -77,8 +76,9 @@ def test_alone_it_is_the_demo_and_a_folder_gets_a_recipe(trained, capsys, monkey
     from inline_attention.cli.train import begin
 
     assert begin(["train"]).settings == load("digits")
-    found = begin(["train", "--data", str(trained / "data")]).settings
-    assert "No --recipe given: taking small_pictures" in capsys.readouterr().err
+    begun = begin(["train", "--data", str(trained / "data")])
+    assert begun.recipe == "small_pictures"
+    found = begun.settings
     small = load("small_pictures")
     assert found.optim == replace(small.optim, batch=8), "few pictures, small batches"
     assert found.data == replace(small.data, source=str(trained / "data"))
@@ -93,13 +93,13 @@ def test_runs_are_numbered_and_the_newest_goes_on(trained, tmp_path, capsys, mon
         f"inline: there is no run under {tmp_path / 'runs'}: `inline train` makes one, --out names one elsewhere\n",
     )
     words = ("train", "--recipe", str(trained / "colours.toml"), "--schedule.epochs", "1", "--device", "cpu")
-    for name in ("data-colours", "data-colours-2"):
+    for name in ("data-inline_swin_nano", "data-inline_swin_nano-2"):
         code, out, _ = run(capsys, *words)
         assert code == 0
         assert f"Written: runs/{name}: " in out
     code, out, err = run(capsys, "train", "--resume", "--device", "cpu")
     assert code == 0
-    assert "into runs/data-colours-2" in err
+    assert "into runs/data-inline_swin_nano-2" in err
     assert "from step 4" in err
     code, out, _ = run(capsys, "predict", str(trained / "data" / "red" / "0.png"))
     assert code == 0
@@ -139,18 +139,30 @@ def test_dry_run_of_the_papers_recipe(trained, capsys):
     ("words", "message"),
     [
         (["--data", "/nowhere"], "inline: there is no folder /nowhere; sources by name: digits, fashion-mnist, torch/..., "),
-        (["--recipe", "inline_swim_tiny"], "inline: unknown recipe 'inline_swim_tiny'; did you mean inline_swin_tiny?"),
+        (["--recipe", "inline_swim_tiny"], "inline: unknown recipe 'inline_swim_tiny' (did you mean inline_swin_tiny?)"),
         (["--recipe", "nowhere.toml"], "inline: there is no recipe nowhere.toml"),
-        (["--optim.lrr", "3"], "inline: unknown option --optim.lrr; did you mean --optim.lr?"),
-        (["--optm.lr", "3"], "inline: unknown option --optm.lr; did you mean --optim.lr?"),
+        (["--optim.lrr", "3"], "inline: unknown option --optim.lrr (did you mean --optim.lr?)"),
+        (["--optm.lr", "3"], "inline: unknown option --optm.lr (did you mean --optim.lr?)"),
         (["fish"], "inline: 'fish' is one argument too many"),
         (["--out", "/proc/nowhere"], "inline: cannot write to /proc/nowhere: "),
         (["--device", "fish"], "inline: unknown device 'fish'; this machine has: cpu"),
         (["--optim.batch", "9999"], "inline: 1438 training pictures do not fill a batch of 9999: take "),
-        (["--model.name", "inline_swin_nana"], "inline: unknown model 'inline_swin_nana'; did you mean inline_swin_nano?"),
+        (["--model.name", "inline_swin_nana"], "inline: unknown model 'inline_swin_nana' (did you mean inline_swin_nano?)"),
         (["--model.mixer", "sofmax"], "inline: unknown mixer 'sofmax'; known: inline, softmax, "),
-        (["--optim.name", "adamx"], "inline: unknown optimizer 'adamx'; did you mean adamax?"),
+        (["--optim.name", "adamx"], "inline: unknown optimizer 'adamx' (did you mean adamax?)"),
         (["--optim.lr", "-1"], "inline: optim.lr must be positive, got -1.0"),
+        (["--optim.lr", "abc"], "inline: Error parsing --optim.lr: could not convert string to float: 'abc'"),
+        (["--data.size", "32"], "inline: Missing value for argument '--data.size'. Expected 2 values."),
+        (["--batch-size", "8"], "inline: unknown option --batch-size (did you mean --optim.batch?)"),
+        (["--seed", "-1"], "inline: run.seed must not be negative, got -1"),
+        (["--dry-run", "--device", "fish"], "inline: unknown device 'fish'; this machine has: cpu"),
+        (["--augment.auto", "nonsense"], "inline: augment.auto: timm knows no policy 'nonsense'"),
+        (["--augment.ratio", "0", "0"], "inline: augment.ratio must be two rising positive numbers, got 0.0 0.0"),
+        (["--augment.scale", "2", "1"], "inline: augment.scale must be two rising positive numbers, 1 at most, got 2.0 1.0"),
+        (["--data.val-share", "0"], "inline: data.val_share must be positive, got 0.0"),
+        (["--optim.name", "sgd", "--optim.betas", "0.5", "0.5"], "inline: optim.betas: sgd has none, got (0.5, 0.5)"),
+        (["--optim.name", "adahessian"], "inline: optim.name: adahessian needs second derivatives, which this loop "),
+        (["--model.name", "vgg11", "--model.checkpointing"], "inline: model.checkpointing: vgg11 cannot recompute its "),
         (["--model.weights", "/nowhere"], "inline: there is no file /nowhere"),
         (["--data", "torch/cifar10"], "inline: torch/cifar10 needs the folder that holds it: --data.root DIR, got None"),
         (["--run.precision", "fp16"], "inline: run.precision fp16 needs a GPU: take bf16 or fp32"),
@@ -164,13 +176,13 @@ def test_mistakes_end_in_one_line(capsys, tmp_path, monkeypatch, words, message)
     assert code == 2, err
     assert err.splitlines()[-1].startswith(message), err
     assert "Traceback" not in err
-    assert not (tmp_path / "run" / "recipe.toml").exists(), "a run that could not begin leaves no run behind"
+    assert not (tmp_path / "run").exists(), "a run that could not begin leaves nothing behind"
 
 
 def test_a_misspelt_key_of_a_recipe_is_told(capsys, tmp_path):
     (tmp_path / "mine.toml").write_text("[optim]\nlrr = 3\n")
     code, _, err = run(capsys, "train", "--recipe", str(tmp_path / "mine.toml"))
-    assert (code, err) == (2, f"inline: {tmp_path / 'mine.toml'}: unknown key optim.lrr; did you mean optim.lr?\n")
+    assert (code, err) == (2, f"inline: {tmp_path / 'mine.toml'}: unknown key optim.lrr (did you mean optim.lr?)\n")
 
 
 def test_a_folder_that_holds_a_run_is_not_written_over(capsys, trained):
@@ -204,7 +216,7 @@ def test_eval_of_a_run(trained, capsys):
     assert found["confusion"] == result["confusion"]
     assert found["pictures"] == 12
     assert found["pictures_per_second"] > 0
-    assert json.loads((trained / "run" / "eval.json").read_text()) == found
+    assert json.loads((trained / "run" / "eval" / "eval.json").read_text()) == found
     code, out, _ = run(capsys, "eval", str(trained / "run"), "--device", "cpu")
     assert "12 " in out
     assert "Hardest classes: " in out
@@ -259,7 +271,7 @@ def test_eval_of_the_authors_files(tmp_path, capsys):
         (["eval", "RUN/best.safetensors"], "inline: RUN/best.safetensors does not say which pictures: --data DIR"),
         (["eval", "RUN", "--data", "digits"], "inline: digits has 10 classes, and RUN knows 3"),
         (["eval", "RUN", "--batch", "0"], "inline: --batch must be positive, got 0"),
-        (["eval", "DATA"], "inline: DATA holds no best.safetensors: it is not the folder of a run that was evaluated"),
+        (["eval", "DATA"], "inline: DATA holds no best.safetensors: no run, or one that was stopped"),
         (["eval", "RUN/cut.safetensors", "--data", "DATA"], "inline: RUN/cut.safetensors cannot be read as "),
         (["predict", "nowhere", "--model", "RUN"], "inline: there is no picture nowhere"),
         (["predict", "DATA/text", "--model", "RUN"], "inline: DATA/text holds no pictures"),
@@ -325,3 +337,74 @@ def test_version_and_a_closed_pipe(capsys):
     done = subprocess.run(f"{sys.executable} -m inline_attention --help | head -1", shell=True, capture_output=True, text=True)
     assert done.stdout.startswith("usage: inline")
     assert not done.stderr
+
+
+def test_eval_wants_the_classes_that_the_model_knows(trained, tmp_path, capsys):
+    """As many classes with other names are other classes."""
+    for split in ("train", "val"):
+        for colour, name in zip(("red", "green", "blue"), ("ant", "bee", "zebra"), strict=True):
+            write_pictures(tmp_path / "x", 2, classes=(colour,))
+            (tmp_path / "others" / split).mkdir(parents=True, exist_ok=True)
+            (tmp_path / "x" / colour).rename(tmp_path / "others" / split / name)
+    code, _, err = run(capsys, "eval", str(trained / "run"), "--data", str(tmp_path / "others"))
+    assert code == 2
+    assert err.endswith(f"has a class 'ant', and {trained / 'run'} knows others: blue, green, red\n")
+    code, _, err = run(capsys, "eval", str(trained / "run"), "--data", str(tmp_path / "others" / "val"))
+    assert code == 2
+    assert err.endswith("has a class 'ant' that is not known; known: blue, green, red\n")
+
+
+@pytest.mark.parametrize(
+    ("facts", "message"),
+    [
+        ({"model": "hf-hub:someone/model", "arguments": {}}, "asks for 'hf-hub:someone/model': refused"),
+        ({"model": "inline_swin_nano", "arguments": {"checkpoint_path": "/etc/passwd"}}, "asks for 'checkpoint_path': refused"),
+        ({"model": "inline_swin_nano", "arguments": {"pretrained": True}}, "asks for 'pretrained': refused"),
+        ({"model": "inline_swin_nano"}, "does not say with which arguments its model is made"),
+        (
+            {"model": "inline_swin_nano", "arguments": {"num_classes": 3}, "data": {"fish": 3}},
+            "the weights: unknown key data.fish",
+        ),
+    ],
+)
+def test_what_a_file_says_of_itself_opens_nothing(tmp_path, capsys, facts, message):
+    file = tmp_path / "weights.safetensors"
+    save_file(timm.create_model("inline_swin_nano", num_classes=3).state_dict(), file, {"inline": json.dumps(facts)})
+    code, _, err = run(capsys, "eval", str(file), "--data", str(tmp_path))
+    assert code == 2
+    assert message in err
+    assert err.count("\n") == 1
+
+
+def test_a_run_stopped_by_a_held_out_picture_goes_on(tmp_path, capsys):
+    """The epoch that was trained is not lost, and the advice that is given can be followed."""
+    for split in ("train", "val"):
+        write_pictures(tmp_path / "data" / split, 12)
+    bad = tmp_path / "data" / "val" / "red" / "3.png"
+    bad.write_bytes(b"no")
+    recipe = write_recipe(tmp_path / "r.toml", small_recipe(tmp_path / "data"))
+    out = str(tmp_path / "run")
+    code, _, err = run(capsys, "train", "--recipe", str(recipe), "--out", out, "--device", "cpu")
+    assert code == 2
+    assert err.splitlines()[-1] == f"inline: {bad} cannot be read: not a picture (--skip-bad leaves such pictures out)"
+    code, out_text, err = run(capsys, "train", "--out", out, "--device", "cpu", "--resume", "--skip-bad")
+    assert code == 0, err
+    assert "from step 3" in err
+    assert [line.split()[1] for line in err.splitlines() if line.startswith("epoch")] == ["1", "2"]
+    assert f"1 pictures could not be read:\n  {bad} cannot be read: not a picture" in out_text
+
+
+def test_data_that_moved_is_remembered(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write_pictures(tmp_path / "here", 20)
+    recipe = write_recipe(tmp_path / "r.toml", small_recipe("here", schedule={"epochs": 1, "warmup": 0}))
+    assert run(capsys, "train", "--recipe", str(recipe), "--data", "here", "--out", "run", "--device", "cpu")[0] == 0
+    assert parse((tmp_path / "run" / "recipe.toml").read_text(), "it").data.source == str(tmp_path / "here")
+    (tmp_path / "here").rename(tmp_path / "there")
+    assert run(capsys, "train", "--resume", "--out", "run", "--data", "there", "--device", "cpu")[0] == 0
+    assert run(capsys, "eval", "run", "--device", "cpu")[0] == 0
+    for number, file in enumerate(sorted((tmp_path / "there").rglob("*.png"))):
+        file.rename(file.with_name(f"new{number}.png"))
+    code, _, err = run(capsys, "train", "--resume", "--out", "run", "--device", "cpu")
+    assert code == 2
+    assert err.endswith("there does not hold the pictures that run was trained on\n")

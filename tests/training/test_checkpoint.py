@@ -26,7 +26,7 @@ def test_the_last_two_are_kept(tmp_path):
     assert torch.equal(found.tensors("model")["w"], torch.full((1000,), 10.0))
 
 
-@pytest.mark.parametrize("damage", ["cut", "flip", "gone", "state", "no state"])
+@pytest.mark.parametrize("damage", ["cut", "flip", "gone", "state", "no state", "null", "list"])
 def test_a_broken_one_is_told_of_and_passed_over(tmp_path, damage):
     save(tmp_path, 1)
     last = save(tmp_path, 2)
@@ -39,6 +39,10 @@ def test_a_broken_one_is_told_of_and_passed_over(tmp_path, damage):
         file.unlink()
     elif damage == "state":
         (last / "state.json").write_text('{"step": 2, "fil')
+    elif damage == "null":
+        (last / "state.json").write_text("null")
+    elif damage == "list":
+        (last / "state.json").write_text('{"files": {"a": 3}}')
     else:
         (last / "state.json").unlink()
     said = []
@@ -48,6 +52,7 @@ def test_a_broken_one_is_told_of_and_passed_over(tmp_path, damage):
     assert said[0].startswith(f"{last} is broken (")
     save(tmp_path, 2)
     assert last_checkpoint(tmp_path, said.append).step == 2
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["broken-step-00000002", "step-00000001", "step-00000002"]
 
 
 def test_none_yet(tmp_path):

@@ -48,7 +48,7 @@ def test_top5_counts_the_five_likeliest(accelerator):
 
 def test_bad_pictures_stop_or_are_left_out(accelerator):
     bad = batch([[1.0, 0], [1.0, 0]], [0, 0], [True, False], ["a.png cannot be read: cut"])
-    with pytest.raises(ValueError, match=r"a.png cannot be read: cut \(--data.skip-bad leaves such pictures out\)"):
+    with pytest.raises(ValueError, match=r"a.png cannot be read: cut \(--skip-bad leaves such pictures out\)"):
         evaluate(Says(), iter([bad]), 2, accelerator, skip_bad=False)
     score = evaluate(Says(), iter([bad]), 2, accelerator, skip_bad=True)
     assert (score.pictures, score.bad) == (1, ("a.png cannot be read: cut",))

@@ -127,7 +127,8 @@ def test_another_recipe_is_refused(setting):
         done = run_command("train", "--device", "cpu", "--out", str(whole), "--resume", option, value)
         assert done.returncode == 2
         assert done.stderr.splitlines()[-1] == (
-            f"inline: {whole} is a run of another recipe ({message}): go on without these options"
+            f"inline: {whole} is a run of another recipe ({message}): "
+            f"go on without these options, or begin anew with --model.weights {whole}"
         )
     done = run_command("train", "--out", str(folder / "data"), "--resume")
     assert done.stderr == f"inline: {folder / 'data'} is not the folder of a run: it has no recipe.toml\n"

@@ -182,9 +182,7 @@ def test_what_is_wrong_with_a_folder_is_told(tmp_path):
     assert told(tmp_path / "one") == f"{tmp_path / 'one' / 'void'} holds no pictures"
     write_pictures(tmp_path / "split" / "train", 2, classes=("red", "blue"))
     write_pictures(tmp_path / "split" / "val", 2)
-    assert (
-        told(tmp_path / "split") == f"{tmp_path / 'split' / 'val' / 'green'} is a class that the training pictures do not have"
-    )
+    assert told(tmp_path / "split") == f"{tmp_path / 'split' / 'val'} has a class 'green' that is not known; known: blue, red"
     write_pictures(tmp_path / "half" / "val", 2)
     assert told(tmp_path / "half") == f"{tmp_path / 'half'} has val/ but no train/"
     write_pictures(tmp_path / "few", 1)
@@ -256,3 +254,32 @@ def test_a_recipe_that_suits_the_pictures(tmp_path):
         folder = write_pictures(tmp_path / str(side), 3, size=(side, side + 8))
         assert choose(DataPart(source=str(folder))) == name
     assert choose(DataPart()) == "digits"
+
+
+def test_which_folders_are_classes(tmp_path):
+    def told(path):
+        with pytest.raises(ValueError, match=r".") as caught:
+            open_source(DataPart(source=str(path)))
+        return str(caught.value)
+
+    camera = write_pictures(tmp_path / "camera", 3)
+    for file in camera.rglob("*.png"):
+        file.rename(file.with_suffix(".PNG"))
+    assert len(open_source(DataPart(source=str(camera))).train) == 6
+    hidden = write_pictures(tmp_path / "hidden", 3)
+    write_pictures(hidden / ".trash", 2, classes=("red",))
+    assert told(hidden).startswith(f"{hidden / '.trash' / 'red'} is a hidden folder with pictures")
+    beside = write_pictures(tmp_path / "beside", 3)
+    (beside / "red" / "0.png").rename(beside / "0.png")
+    assert told(beside).startswith(f"{beside} holds pictures beside its class folders")
+    twice = write_pictures(tmp_path / "twice" / "a", 3).parent
+    write_pictures(twice / "b", 3, classes=("red",))
+    assert told(twice).startswith("two folders are one class by their name: ")
+    for split in ("train", "val"):
+        write_pictures(tmp_path / "nested" / split / "colours", 3)
+    nested = open_source(DataPart(source=str(tmp_path / "nested")))
+    assert (nested.classes, len(nested.val)) == (("blue", "green", "red"), 9)
+    write_pictures(tmp_path / "flat" / "train", 3)
+    (tmp_path / "flat" / "val").mkdir()
+    (tmp_path / "flat" / "val" / "0.png").write_bytes(b"")
+    assert told(tmp_path / "flat").startswith(f"{tmp_path / 'flat' / 'val'} holds no class folders")

@@ -68,11 +68,11 @@ def shard(folder: Path) -> None:  # noqa: C901
     expected, expected_moments = gather(whole[0]), gather_optimizer(*whole)
     if dist.get_rank() == 0:
         assert weights.keys() == expected.keys()
-        assert moments.keys() == expected_moments.keys()
+        assert moments.tensors.keys() == expected_moments.tensors.keys()
         for name, value in expected.items():
             torch.testing.assert_close(weights[name], value, atol=1e-5, rtol=1e-4)
-        for name, value in expected_moments.items():
-            torch.testing.assert_close(moments[name], value, atol=1e-5, rtol=1e-3)
+        for name, value in expected_moments.tensors.items():
+            torch.testing.assert_close(moments.tensors[name], value, atol=1e-5, rtol=1e-3)
     told = copy.deepcopy([expected, expected_moments])  # as every process would read it from the files
     dist.broadcast_object_list(told)
     expected, expected_moments = told

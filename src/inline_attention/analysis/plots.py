@@ -58,7 +58,7 @@ def draw_maps(pictures: Sequence[Looked], path: Path) -> Path:
         axis.set_xticks([])
         axis.set_yticks([])
     figure.suptitle(
-        "What the marked point looks at. Global part: against an even share. With the local part: red for, blue against.",
+        "What the marked point looks at: red is more than an even share (left maps) or than nothing (right maps), blue less",
         fontsize=11,
     )
     figure.savefig(path, dpi=110)

@@ -51,7 +51,7 @@ class Convert:
         temporary = self.out.with_suffix(f".{os.getpid()}.tmp")
         try:
             weights = {key: value.contiguous() for key, value in model.state_dict().items()}
-            save_file(weights, temporary, metadata={"model": name, "arguments": json.dumps(arguments)})
+            save_file(weights, temporary, metadata={"inline": json.dumps({"model": name, "arguments": arguments})})
             temporary.chmod(0o644)
             temporary.replace(self.out)
         finally:

@@ -1,6 +1,7 @@
 """`inline eval`: how good a trained model is."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -50,7 +51,7 @@ class Eval:
     skip_bad: bool = False
     """Leave out pictures that cannot be read, and list them, instead of stopping."""
     out: Path | None = None
-    """Folder for eval.json and confusion.png; unset: the run's, or eval/."""
+    """Folder for eval.json and confusion.png; unset: eval/ in the run's folder, or here."""
     device: str = "auto"
     """auto, cpu or the accelerator that is there."""
     json: bool = False
@@ -73,7 +74,8 @@ class Eval:
         pictures, source = self._pictures(trained)
         asked: dict[str, Any] = {"view": self.view, "size": self.size, "crop": self.crop}
         shown = replace(trained.data, **{key: value for key, value in asked.items() if value is not None})
-        out = self.out or (Path(self.model) if Path(self.model).is_dir() else Path("eval"))
+        name = "eval" if self.data is None else f"eval-{Path(self.data).name}"
+        out = self.out or (Path(self.model) / name if Path(self.model).is_dir() else Path(name))
         recipe = recipes.Recipe(data=shown)
         recipes.check(recipe)
         accelerator = make_accelerator(recipe.run, self.device, [], out)
@@ -121,11 +123,14 @@ class Eval:
             folder = Path(self.data).expanduser()
             named = not folder.exists() or any((folder / name).exists() for name in ("train", "training", "train.tar"))
             if not named:
-                return open_pictures(folder, _by_folder(trained.classes, folder)), self.data
+                return open_pictures(folder, _by_folder(trained.classes, [entry.name for entry in folder.iterdir()])), self.data
         source = open_source(data)
-        known = _by_folder(trained.classes, None)
+        known = _by_folder(trained.classes, source.classes)
         if len(source.classes) != len(known):
             raise ValueError(f"{data.source} has {len(source.classes)} classes, and {self.model} knows {len(known)}")
+        other = [name for name in source.classes if name not in known]
+        if other and known != tuple(map(str, range(len(known)))):  # weights without names take any
+            raise ValueError(f"{data.source} has a class {other[0]!r}, and {self.model} knows others: {', '.join(known)}"[:300])
         return source.val, data.source
 
     def _print(self, trained: "Trained", score: "Score", source: str, out: Path) -> None:
@@ -135,11 +140,15 @@ class Eval:
         for column in ("pictures", "top-1 %", "top-5 %", "loss", "pictures/s"):
             table.add_column(column, justify="right")
         speed = f"{score.pictures_per_second:,.0f}"
-        table.add_row(f"{score.pictures:,}", f"{score.top1:.2f}", f"{score.top5:.2f}", f"{score.loss:.3f}", speed)
+        top5 = f"{score.top5:.2f}" if len(trained.classes) > 5 else "-"
+        table.add_row(f"{score.pictures:,}", f"{score.top1:.2f}", top5, f"{score.loss:.3f}", speed)
         console.print(table)
         known = [(share, name) for share, name in zip(score.per_class, trained.classes, strict=True) if share is not None]
-        hardest = ", ".join(f"{name} {share:.1f} %" for share, name in sorted(known)[:SHOWN])
-        console.print(f"Hardest classes: {hardest}", highlight=False, soft_wrap=True, markup=False)
+        hardest = ", ".join(f"{name} {share:.1f} %" for share, name in sorted(known)[:SHOWN] if share < 100)
+        console.print(f"Hardest classes: {hardest or 'none, all are right'}", highlight=False, soft_wrap=True, markup=False)
+        if self.data is None:
+            note = "The run chose these weights by these very pictures; its own table has the last weights' score."
+            console.print(note, highlight=False, soft_wrap=True)
         if score.bad:
             console.print(f"{len(score.bad)} pictures could not be read and were left out:", highlight=False)
             for text in score.bad:
@@ -147,9 +156,9 @@ class Eval:
         console.print(f"Written: {out}/eval.json, confusion.png", highlight=False, soft_wrap=True)
 
 
-def _by_folder(classes: tuple[str, ...], folder: Path | None) -> tuple[str, ...]:
+def _by_folder(classes: tuple[str, ...], found: Sequence[str]) -> tuple[str, ...]:
     """Class folders' names in the model's order. ImageNet's folders are called by their WordNet numbers."""
-    if folder is None or len(classes) != 1000 or (folder / classes[0]).exists() or not any(folder.glob("n0*")):
+    if len(classes) != 1000 or classes[0] in found or not any(name.startswith("n0") for name in found):
         return classes
     from timm.data import ImageNetInfo
 

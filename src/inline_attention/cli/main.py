@@ -1,6 +1,8 @@
 """`inline`: the table of contents of the package."""
 
+import io
 import sys
+from contextlib import redirect_stderr
 from importlib.metadata import version
 from typing import Annotated, Any
 
@@ -32,7 +34,7 @@ def _run(arguments: list[str]) -> None:
     from .convert import Convert
     from .eval import Eval
     from .list import List
-    from .options import explain_unknown
+    from .options import explain_unknown, in_one_line
     from .predict import Predict
     from .train import Train, begin
 
@@ -51,7 +53,16 @@ def _run(arguments: list[str]) -> None:
         ]
     )
     description = "Injective Linear Attention: train, see, measure, compare. `inline --version` tells which."
-    command, unknown = tyro.cli(commands, prog="inline", description=description, args=arguments, return_unknown_args=True)
+    complaint = io.StringIO()
+    try:
+        with redirect_stderr(complaint):
+            command, unknown = tyro.cli(
+                commands, prog="inline", description=description, args=arguments, return_unknown_args=True
+            )
+    except SystemExit as stop:
+        if stop.code:
+            raise ValueError(in_one_line(complaint.getvalue())) from stop
+        raise
     if unknown:
         raise ValueError(explain_unknown(unknown, command))
     command.run()

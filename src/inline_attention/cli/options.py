@@ -11,10 +11,12 @@ def explain_unknown(unknown: list[str], command: Any) -> str:
     word = unknown[0]
     if not word.startswith("-"):
         return f"{word!r} is one argument too many"
-    name = word.partition("=")[0].replace("_", "-")
-    known = [f"--{option}" for option in _options(command)]
-    close = get_close_matches(name, known, n=1, cutoff=0.5)
-    return f"unknown option {word}" + (f"; did you mean {close[0]}?" if close else "")
+    name = word.partition("=")[0].lstrip("-").replace("_", "-")
+    known = list(_options(command))
+    leaves = {option.rpartition(".")[2]: option for option in reversed(known)}
+    pools = (known, list(leaves)) if "." in name else (list(leaves), known)
+    close = [found for pool in pools for found in get_close_matches(name, pool, n=1, cutoff=0.5)]
+    return f"unknown option {word}" + (f" (did you mean --{leaves.get(close[0], close[0])}?)" if close else "")
 
 
 def _options(part: Any, prefix: str = "") -> Iterator[str]:
@@ -25,3 +27,16 @@ def _options(part: Any, prefix: str = "") -> Iterator[str]:
             yield from _options(value, prefix + own)
         else:
             yield prefix + entry.name.replace("_", "-")
+
+
+def in_one_line(box: str) -> str:
+    """What the parser says in a box, without the box: the part above its first rule."""
+    said: list[str] = []
+    for line in box.splitlines()[1:]:
+        text = line.strip("│|╰╯+ ")
+        if set(text) <= {"─", "-"}:
+            if said:
+                break
+        else:
+            said.append(text)
+    return " ".join(said)

@@ -49,7 +49,10 @@ class Predict:
         if self.batch < 1 or self.top < 1:
             raise ValueError(f"--batch and --top must be positive, got {self.batch} and {self.top}")
         device = usable_device(self.device)
-        trained = load_trained(self.model or str(newest_run()), self.weights, ema=self.ema)
+        model = self.model or str(newest_run())
+        if self.model is None:
+            print(f"inline: by the newest run, {model}", file=sys.stderr)
+        trained = load_trained(model, self.weights, ema=self.ema)
         trained.model.to(device)
         view = evaluation_view(trained.data)
         names: list[str] = []
@@ -97,7 +100,7 @@ def _opened(pictures: tuple[str, ...]) -> Iterator[tuple[str, IO[bytes]]]:
         elif Path(word).is_dir():
             from timm.data import is_img_extension
 
-            found = sorted(file for file in Path(word).rglob("*") if file.is_file() and is_img_extension(file.suffix))
+            found = sorted(file for file in Path(word).rglob("*") if file.is_file() and is_img_extension(file.suffix.lower()))
             if not found:
                 raise ValueError(f"{word} holds no pictures")
             yield from ((str(file), file.open("rb")) for file in found)

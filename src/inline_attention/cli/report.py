@@ -44,10 +44,14 @@ class TrainingReport:
         """How much there is to do."""
         micro = f" in {plan.micro_batches} parts" if plan.micro_batches > 1 else ""
         whence = f", from step {start}" if start else ""
+        over = plan.pictures % plan.batch
+        left = f" ({over} left over in each epoch)" if over else ""
         self.say(
-            f"{plan.pictures:,} pictures, batches of {plan.batch}{micro}, {plan.steps_per_epoch} steps per epoch, "
+            f"{plan.pictures:,} pictures{left}, batches of {plan.batch}{micro}, {plan.steps_per_epoch} steps per epoch, "
             f"{plan.steps:,} steps{whence}"
         )
+        if start >= plan.steps:
+            self.say("This run is finished already.")
         self.plan, self.first = plan, start
         self.start = self.told = perf_counter()
         if not self.console.is_terminal:
@@ -104,10 +108,12 @@ def print_result(outcome: "Outcome", recipe: "Recipe", written: list[Path]) -> N
     table = Table(box=SIMPLE_HEAD, padding=(0, 1))
     for column in ("held-out pictures", "epoch", "top-1 %", "top-5 %", "loss"):
         table.add_column(column, justify="left" if column.startswith("held") else "right")
-    table.add_row("last weights", str(last["epoch"]), *_three(last, ""))
+    few = len(outcome.classes) <= 5
+    table.add_row("last weights", str(last["epoch"]), *_three(last, "", few=few))
     if "ema_top1" in last:
-        table.add_row("their average", str(last["epoch"]), *_three(last, "ema_"))
-    table.add_row(f"best ({outcome.best['weights']})", str(outcome.best["epoch"]), *_three(outcome.best, ""))
+        table.add_row("their average", str(last["epoch"]), *_three(last, "ema_", few=few))
+    which = "best average" if outcome.best["weights"] == "average" else "best weights"
+    table.add_row(which, str(outcome.best["epoch"]), *_three(outcome.best, "", few=few))
     console.print(table)
     busy = sum(row["waiting"] for row in training) / len(training)
     speed = sorted(row["pictures_per_second"] for row in training)[len(training) // 2]
@@ -116,7 +122,9 @@ def print_result(outcome: "Outcome", recipe: "Recipe", written: list[Path]) -> N
         highlight=False,
         soft_wrap=True,
     )
-    console.print("'best' was chosen by these very pictures: 'last' is the honest number.", highlight=False, soft_wrap=True)
+    console.print(
+        "The best were chosen by these very pictures: 'last weights' is the honest number.", highlight=False, soft_wrap=True
+    )
     if outcome.bad:
         console.print(f"{len(outcome.bad)} pictures could not be read:", highlight=False)
         for text in outcome.bad:
@@ -128,5 +136,6 @@ def print_result(outcome: "Outcome", recipe: "Recipe", written: list[Path]) -> N
     )
 
 
-def _three(row: dict[str, Any], prefix: str) -> tuple[str, str, str]:
-    return f"{row[f'{prefix}top1']:.2f}", f"{row[f'{prefix}top5']:.2f}", f"{row[f'{prefix}loss']:.3f}"
+def _three(row: dict[str, Any], prefix: str, *, few: bool) -> tuple[str, str, str]:
+    """Top-1, top-5 and loss; of five classes or fewer, the top five say nothing."""
+    return f"{row[f'{prefix}top1']:.2f}", "-" if few else f"{row[f'{prefix}top5']:.2f}", f"{row[f'{prefix}loss']:.3f}"

@@ -6,7 +6,7 @@ import shlex
 import signal
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -28,7 +28,7 @@ class Train:
     """Train a model on pictures; without arguments, a small one on scikit-learn's digits, in a minute."""
 
     recipe: str | None = None
-    """A recipe of the package, by name, or a TOML file; unset: one that suits the data. Its fields are the options below."""
+    """A recipe of the package, by name, or a TOML file; unset: one that suits the data. The options below are its fields."""
     data: str | None = None
     """Pictures: any folder of class folders, or another source; short for --data.source."""
     out: Path | None = None
@@ -52,21 +52,25 @@ class Train:
         from ..training import recipe as recipes
 
         recipe = self.settings
+        if self.seed is not None:
+            recipe = replace(recipe, run=replace(recipe.run, seed=self.seed))
+        if self.skip_bad:
+            recipe = replace(recipe, data=replace(recipe.data, skip_bad=True))
         recipes.check(recipe)
-        name = Path(self.recipe).stem if self.recipe else recipe.model.name
         if self.dry_run:
             from .dry_run import tell
 
-            tell(recipe, as_json=self.json)
+            tell(recipe, self.device, as_json=self.json)
             return
-        out = self._folder(f"{Path(recipe.data.source).name or 'data'}-{name}")
+        out = self._folder(f"{Path(recipe.data.source).name or 'data'}-{recipe.model.name}")
         from ..training.train import train
         from .report import TrainingReport
 
         main = int(os.environ.get("RANK", "0")) == 0
         report = TrainingReport(silent=not main)
-        report.say(f"{recipe.model.name} on {recipe.data.source}, into {out}")
-        with _interruptible() as wanted, report:
+        by = "" if self.resume else f" by the recipe {self.recipe or 'digits'}"
+        report.say(f"{recipe.model.name} on {recipe.data.source}{by}, into {out}")
+        with _interruptible() as wanted, report, _tidy(out):
             outcome = train(recipe, out, resume=self.resume, report=report, stop=lambda: bool(wanted), device=self.device)
         if main:
             self._finish(outcome, recipe)
@@ -115,7 +119,9 @@ def begin(arguments: list[str]) -> Train:
     """The defaults of `inline train`: those of the recipe that is asked for, or of the run that goes on."""
     if arguments[:1] != ["train"]:
         return Train()
-    asked = {name: _peek(arguments, f"--{name}") for name in ("recipe", "data", "out", "seed", "data.source", "data.root")}
+    recipe = None
+    words = ("recipe", "data", "out", "data.source", "data.root", "data.train", "data.val", "schedule.epochs")
+    asked = {name: _peek(arguments, f"--{name}") for name in words}
     if "--resume" in arguments:
         from ..training.run_folder import RunFolder
 
@@ -125,37 +131,37 @@ def begin(arguments: list[str]) -> Train:
     elif asked["recipe"]:
         settings = load(asked["recipe"])
     else:
-        settings = _suiting(asked, arguments)
+        recipe, settings = _suiting(asked)
     source = asked["data"] or asked["data.source"] or settings.data.source
-    data = replace(settings.data, source=source, skip_bad="--skip-bad" in arguments or settings.data.skip_bad)
-    run = settings.run
-    if asked["seed"] is not None and asked["seed"].isdigit():
-        run = replace(run, seed=int(asked["seed"]))
-    return Train(settings=replace(settings, data=data, run=run))
+    if Path(source).exists():
+        source = str(Path(source).resolve())  # a run is used from other folders, too
+    schedule, epochs = settings.schedule, asked["schedule.epochs"]
+    if epochs and epochs.isdigit() and int(epochs) < schedule.warmup:
+        schedule = replace(schedule, warmup=0)
+    return Train(recipe=recipe, settings=replace(settings, data=replace(settings.data, source=source), schedule=schedule))
 
 
-def _suiting(asked: dict[str, str | None], arguments: list[str]) -> Recipe:
-    """A recipe for the data; the digits' if nothing is said, or if only help is wanted."""
+def _suiting(asked: dict[str, str | None]) -> tuple[str, Recipe]:
+    """A recipe for the data, and its name; the digits' if nothing is said."""
     source = asked["data"] or asked["data.source"]
-    if source is None or {"-h", "--help"} & {*arguments}:
-        return load("digits")
+    if source is None:
+        return "digits", load("digits")
     from ..training.choose import suiting
     from ..training.recipe import DataPart
 
-    name, recipe = suiting(DataPart(source=source, root=asked["data.root"]))
-    if int(os.environ.get("RANK", "0")) == 0:
-        print(f"No --recipe given: taking {name}, which suits the pictures.", file=sys.stderr)
-    return recipe
+    usual = DataPart(source=source, root=asked["data.root"])
+    return suiting(replace(usual, train=asked["data.train"] or usual.train, val=asked["data.val"] or usual.val))
 
 
 def _peek(arguments: list[str], option: str) -> str | None:
-    """The value of an option, before the options are parsed whose defaults hang on it."""
+    """The value of an option (the last one, as the parser has it), before the options are parsed whose defaults hang on it."""
+    found = None
     for place, word in enumerate(arguments):
         if word == option and place + 1 < len(arguments):
-            return arguments[place + 1]
-        if word.startswith(f"{option}="):
-            return word.partition("=")[2]
-    return None
+            found = arguments[place + 1]
+        elif word.startswith(f"{option}="):
+            found = word.partition("=")[2]
+    return found
 
 
 def newest_run() -> Path:
@@ -164,6 +170,16 @@ def newest_run() -> Path:
     if not found:
         raise ValueError(f"there is no run under {RUNS.resolve()}: `inline train` makes one, --out names one elsewhere")
     return found[-1].parent
+
+
+@contextmanager
+def _tidy(out: Path) -> Iterator[None]:
+    """Take the folder away again if nothing came into it."""
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            out.rmdir()  # which takes empty folders only
 
 
 @contextmanager

@@ -43,7 +43,7 @@ class LoadReport:
 
     def __str__(self) -> str:
         lines = [f"{len(self.matched)} parameters matched"]
-        for label, found in (("resized", self.resized), ("left out", self.left_out), ("not in the file", self.kept)):
+        for label, found in (("resized", self.resized), ("left out", self.left_out), ("not taken from it", self.kept)):
             lines += [f"{label}: {name} ({why})" for name, why in _grouped(found).items()]
         return "\n".join(lines)
 

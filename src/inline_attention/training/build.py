@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 from timm.models import create_model, get_pretrained_cfg, is_model, list_models
-from timm.optim import create_optimizer_v2, list_optimizers
+from timm.optim import create_optimizer_v2, get_optimizer_info, list_optimizers
 from timm.scheduler import CosineLRScheduler
 from timm.utils import ModelEmaV3, freeze
 from torch import nn
@@ -16,6 +16,7 @@ from ..models.checkpoints import load_official, read_checkpoint, select_weights
 from .plan import Plan
 from .randomness import Purpose, reseed
 from .recipe import ModelPart, Recipe, model_arguments, nearest
+from .wording import first_line
 
 
 def creation(recipe: Recipe, classes: int) -> tuple[str, dict[str, Any]]:
@@ -23,7 +24,7 @@ def creation(recipe: Recipe, classes: int) -> tuple[str, dict[str, Any]]:
     part, data = recipe.model, recipe.data
     if not is_model(part.name):
         close = nearest(part.name, list_models())
-        raise ValueError(f"unknown model {part.name!r}{close}; timm.list_models('inline_*') has this package's")
+        raise ValueError(f"unknown model {part.name!r}{close}; `inline list` shows this package's, timm.list_models() all")
     arguments: dict[str, Any] = {**model_arguments(part), "num_classes": classes, "in_chans": data.channels}
     if part.drop_path:
         arguments["drop_path_rate"] = part.drop_path
@@ -38,18 +39,21 @@ def make_model(name: str, arguments: dict[str, Any]) -> nn.Module:
     try:
         model: nn.Module = create_model(name, **arguments)
     except (TypeError, RuntimeError, AssertionError) as error:
-        raise ValueError(f"{name} cannot be made: {str(error).splitlines()[0]}") from error
+        raise ValueError(f"{name} cannot be made: {first_line(error)}") from error
     return model
 
 
-def build_model(recipe: Recipe, classes: Sequence[str]) -> tuple[nn.Module, str | None]:
-    """The model to be trained, and what the loader says of the weights it starts from."""
+def build_model(recipe: Recipe, classes: Sequence[str], *, resume: bool = False) -> tuple[nn.Module, str | None]:
+    """The model to be trained, and what the loader says of the weights it starts from, unless a run goes on."""
     reseed(recipe.run.seed, Purpose.WEIGHTS)
     part = recipe.model
     model: Any = make_model(*creation(recipe, len(classes)))
-    said = None if part.weights is None else load_weights(model, part)
+    said = None if part.weights is None or resume else load_weights(model, part)
     if part.checkpointing:
-        model.set_grad_checkpointing(True)
+        try:
+            model.set_grad_checkpointing(True)
+        except (AssertionError, AttributeError) as error:
+            raise ValueError(f"model.checkpointing: {part.name} cannot recompute its activations") from error
     for name in recipe.optim.freeze:
         if name not in dict(model.named_modules()):
             raise ValueError(f"optim.freeze: {part.name} has no {name!r}{nearest(name, dict(model.named_modules()))}")
@@ -78,9 +82,18 @@ def build_optimizer(model: nn.Module, recipe: Recipe, plan: Plan) -> torch.optim
     optim = recipe.optim
     if optim.name.lower() not in list_optimizers():
         raise ValueError(f"unknown optimizer {optim.name!r}{nearest(optim.name, list_optimizers())}")
-    extra: dict[str, Any] = {"betas": optim.betas, "eps": optim.eps} if "adam" in optim.name.lower() else {}
+    info, usual = get_optimizer_info(optim.name.lower()), type(optim)()
+    extra: dict[str, Any] = {}
+    for name, has in (("betas", info.has_betas and info.num_betas == 2), ("eps", info.has_eps)):
+        if has:
+            extra[name] = getattr(optim, name)
+        elif getattr(optim, name) != getattr(usual, name):
+            raise ValueError(f"optim.{name}: {optim.name} has none, got {getattr(optim, name)}")
     decay = None if optim.layer_decay == 1 else optim.layer_decay
-    return create_optimizer_v2(model, opt=optim.name, lr=plan.lr, weight_decay=optim.weight_decay, layer_decay=decay, **extra)
+    made = create_optimizer_v2(model, opt=optim.name, lr=plan.lr, weight_decay=optim.weight_decay, layer_decay=decay, **extra)
+    if getattr(made, "is_second_order", False):
+        raise ValueError(f"optim.name: {optim.name} needs second derivatives, which this loop does not take")
+    return made
 
 
 def build_schedule(optimizer: torch.optim.Optimizer, plan: Plan) -> CosineLRScheduler:

@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
@@ -15,6 +16,8 @@ from typing import Any
 
 from safetensors.torch import load, save
 from torch import Tensor
+
+from .wording import first_line
 
 KEPT = 2
 """Checkpoints to go on from: the last, and the one before it."""
@@ -68,8 +71,9 @@ def _sync(folder: Path) -> None:
         os.close(handle)
 
 
-def to_bytes(tensors: Mapping[str, Tensor], metadata: dict[str, str] | None = None) -> bytes:
-    """A safetensors file."""
+def to_bytes(tensors: Mapping[str, Tensor], facts: Mapping[str, Any] | None = None) -> bytes:
+    """A safetensors file. What it says of itself is one entry, `inline`, in JSON: several come in any order."""
+    metadata = None if facts is None else {"inline": json.dumps(facts, sort_keys=True)}
     return save({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, metadata)
 
 
@@ -118,8 +122,10 @@ def last_checkpoint(folder: Path, say: Callable[[str], None]) -> Checkpoint | No
     for path in sorted(folder.glob("step-*"), reverse=True):
         try:
             return _read(path)
-        except (OSError, ValueError, KeyError) as error:
-            say(f"{path} is broken ({error}); looking for the one before it")
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            say(f"{path} is broken ({first_line(error)}); looking for the one before it")
+            with suppress(OSError):  # out of the way of those that are good
+                path.rename(path.with_name(f"broken-{path.name}"))
     return None
 
 

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import torch
 import torch.nn.functional as F
 from accelerate import Accelerator
+from accelerate.utils import gather_object
 from timm.data import Mixup
 from timm.scheduler import CosineLRScheduler
 from timm.utils import ModelEmaV3
@@ -38,6 +39,8 @@ class Progress:
     window_steps: int = 0
     epoch_loss: float = 0.0
     seconds: float = 0.0
+    evaluated: int = 0
+    """Step of the last end of an epoch that was gone through."""
     bad: list[str] = field(default_factory=list)
 
 
@@ -129,6 +132,9 @@ class Engine:
         self.model.train()
         clock = Clock(progress.seconds)
         skipped = 0
+        if progress.step % plan.steps_per_epoch == 0 and progress.evaluated < progress.step:  # stopped by the evaluation
+            self._end_of_epoch()
+            self._save()
         while progress.step < plan.steps:
             step = progress.step
             self.schedule.step_update(step)
@@ -159,7 +165,7 @@ class Engine:
         """One change of the weights: (loss over the global batch, length of the gradient, stop?)."""
         plan, accelerator = self.plan, self.accelerator
         total = torch.zeros((), device=accelerator.device)
-        losses: list[Callable[[], Tensor]] = []
+        losses: list[Callable[[nn.Module], Tensor]] = []
         for turn in range(plan.accumulation):
             with clock.waiting():
                 batch = next(batches)
@@ -169,7 +175,7 @@ class Engine:
             forward = partial(self._loss, batch, number)
             losses.append(forward)
             with nullcontext() if last else accelerator.no_sync(self.model):
-                loss = forward()
+                loss = forward(self.model)
                 accelerator.backward(loss / plan.accumulation)
             total += loss.detach() / plan.accumulation
         norm = float(accelerator.clip_grad_norm_(self.model.parameters(), self.recipe.optim.clip or float("inf")))
@@ -185,7 +191,7 @@ class Engine:
             self.average.update(accelerator.unwrap_model(self.model))
         return loss_mean, norm, stopping > 0
 
-    def _loss(self, batch: Batch, number: int) -> Tensor:
+    def _loss(self, batch: Batch, number: int, model: nn.Module) -> Tensor:
         """Of one micro-batch; its number decides the mixing and what drop path drops."""
         device, augment = self.accelerator.device, self.recipe.augment
         pixels = batch.pixels.to(device, non_blocking=True)
@@ -193,14 +199,14 @@ class Engine:
         reseed(self.recipe.run.seed, Purpose.STEP, number, device=device.type)
         if augment.mixup or augment.cutmix:
             pixels, targets = mixing(augment, self.classes)(pixels.clone(), targets)  # mixes in place
-            return F.cross_entropy(self.model(pixels).float(), targets)
-        return F.cross_entropy(self.model(pixels).float(), targets, label_smoothing=augment.smoothing)
+            return F.cross_entropy(model(pixels).float(), targets)
+        return F.cross_entropy(model(pixels).float(), targets, label_smoothing=augment.smoothing)
 
     def _note_bad(self, batch: Batch) -> None:
         if not batch.bad:
             return
         if not self.recipe.data.skip_bad:
-            raise ValueError(f"{batch.bad[0]} (--data.skip-bad goes on without such pictures)")
+            raise ValueError(f"{batch.bad[0]} (--skip-bad goes on without such pictures)")
         self.progress.bad = list(dict.fromkeys([*self.progress.bad, *batch.bad]))
 
     def _log_step(self, norm: float, clock: Clock) -> None:
@@ -211,7 +217,7 @@ class Engine:
             "epoch": progress.step / self.plan.steps_per_epoch,
             "lr": self.plan.rate(progress.step - 1),
             "train_loss": progress.window_loss / progress.window_steps,
-            "gradient": norm,
+            "gradient": norm if isfinite(norm) else None,  # fp16 overflows now and then
             "pictures_per_second": self.plan.batch * clock.rate(),
             "waiting": clock.share_waited(),
             "seconds": progress.seconds,
@@ -229,19 +235,28 @@ class Engine:
         """Evaluate the model, and its average beside it; keep the better of all so far."""
         progress, plan = self.progress, self.plan
         epoch = progress.step // plan.steps_per_epoch
-        train_loss, progress.epoch_loss = progress.epoch_loss / plan.steps_per_epoch, 0.0
-        if epoch % self.recipe.run.evaluate and progress.step < plan.steps:
-            return
+        if epoch % self.recipe.run.evaluate == 0 or progress.step == plan.steps:
+            try:
+                self._score(epoch, progress.epoch_loss / plan.steps_per_epoch)
+            except ValueError:  # a picture that cannot be read: the epoch is not lost
+                self._save()
+                raise
+        progress.evaluated, progress.epoch_loss = progress.step, 0.0
+        progress.bad = list(dict.fromkeys(gather_object(progress.bad)))
+
+    def _score(self, epoch: int, train_loss: float) -> None:
+        progress, plan = self.progress, self.plan
         row: dict[str, Any] = {"kind": "evaluation", "step": progress.step, "epoch": epoch, "lr": plan.rate(progress.step - 1)}
         row["train_loss"] = train_loss
         models = {"": self.model, **({} if self.average is None else {"ema_": self.average.module})}
         for prefix, model in models.items():
             score = self.evaluate(model)
+            progress.bad = list(dict.fromkeys([*progress.bad, *score.bad]))
             row |= {f"{prefix}{name}": getattr(score, name) for name in ("loss", "top1", "top5")}
             if score.top1 > progress.best.get("top1", -1.0):
                 kind = "average" if prefix else "model"
                 progress.best = {"weights": kind, "epoch": epoch, "step": progress.step, **asdict(score)}
-                progress.best.pop("pictures_per_second")
+                del progress.best["pictures_per_second"], progress.best["bad"]
                 self.keeper.keep_best(model, progress.best)
         row["seconds"] = progress.seconds
         self.keeper.log(row)

@@ -13,8 +13,7 @@ from .plan import make_plan
 from .recipe import Recipe
 from .source import open_source
 
-STATES = 4
-"""Copies of the parameters that AdamW needs: weights, gradients, two moments."""
+HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
 TRIED = 8
 """Pictures that are tried at once, at most; memory and time grow in proportion."""
 
@@ -47,11 +46,16 @@ def estimate(recipe: Recipe, processes: int, device: torch.device) -> Estimate:
     model = model.to(device).train()
     tried = min(TRIED, plan.micro_batch)
     pixels = torch.randn(tried, recipe.data.channels, *recipe.data.size, device=device)
-    kept = kept_bytes(model, pixels)
-    per_picture = min(_step_seconds(model, pixels) for _ in range(3)) / tried
+    half = torch.autocast(device.type, HALF.get(recipe.run.precision), enabled=recipe.run.precision in HALF)
+    with half:
+        kept = kept_bytes(model, pixels)
+        per_picture = min(_step_seconds(model, pixels) for _ in range(3)) / tried
     parameters = sum(parameter.numel() for parameter in model.parameters())
     trained = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
-    states = parameters + (STATES - 1) * trained + (parameters if plan.ema_decay else 0)
+    optimizer = build.build_optimizer(model, recipe, plan)
+    optimizer.step()
+    moments = sum(v.nbytes for state in optimizer.state.values() for v in state.values() if isinstance(v, Tensor) and v.ndim)
+    copies = parameters + trained + (parameters if plan.ema_decay else 0)
     return Estimate(
         classes=len(source.classes),
         parameters=parameters,
@@ -63,7 +67,7 @@ def estimate(recipe: Recipe, processes: int, device: torch.device) -> Estimate:
         micro_batch=plan.micro_batch,
         accumulation=plan.accumulation,
         lr=plan.lr,
-        state_bytes=4 * states,
+        state_bytes=4 * copies + moments,
         activation_bytes=kept * plan.micro_batch // tried,
         seconds=per_picture * plan.micro_batch * plan.accumulation * plan.steps,
         device=str(device),

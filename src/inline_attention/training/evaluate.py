@@ -7,6 +7,7 @@ from time import perf_counter
 import torch
 import torch.nn.functional as F
 from accelerate import Accelerator
+from accelerate.utils import gather_object
 from torch import nn
 from torchmetrics import MeanMetric, MetricCollection
 from torchmetrics.classification import MulticlassAccuracy, MulticlassConfusionMatrix
@@ -63,13 +64,12 @@ def evaluate(
     ).to(device)
     confusion = MulticlassConfusionMatrix(min(classes, LARGEST_CONFUSION)).to(device)
     mean_loss = MeanMetric().to(device)
+    support = torch.zeros(classes, dtype=torch.long, device=device)
     bad: list[str] = []
     done, busy = 0, 0.0
     was_training = model.training
     model.eval()
-    for batch in _in_step(batches, accelerator):
-        if batch.bad and not skip_bad:
-            raise ValueError(f"{batch.bad[0]} (--data.skip-bad leaves such pictures out)")
+    for batch in _in_step(batches, accelerator, skip_bad=skip_bad):
         bad.extend(batch.bad)
         start = perf_counter()
         pixels, labels, valid = (part.to(device, non_blocking=True) for part in (batch.pixels, batch.classes, batch.valid))
@@ -78,6 +78,7 @@ def evaluate(
         logits, labels = logits[valid], labels[valid]
         if len(labels):
             metrics.update(logits, labels)
+            support += labels.bincount(minlength=classes)
             mean_loss.update(F.cross_entropy(logits, labels, reduction="none"))
             if classes <= LARGEST_CONFUSION:
                 confusion.update(logits.argmax(1), labels)
@@ -92,7 +93,7 @@ def evaluate(
     found = metrics.compute()
     matrix = confusion.compute() if classes <= LARGEST_CONFUSION else None
     per_class = found["by_class"]
-    empty = torch.zeros(classes, dtype=torch.bool) if matrix is None else matrix.sum(1) == 0
+    empty = accelerator.reduce(support, reduction="sum") == 0
     return Score(
         top1=100 * float(found["top1"]),
         top5=100 * float(found["top5"]),
@@ -101,17 +102,24 @@ def evaluate(
         per_class=tuple(None if none else 100 * float(share) for share, none in zip(per_class, empty, strict=True)),
         confusion=() if matrix is None else tuple(tuple(int(count) for count in row) for row in matrix.cpu()),
         pictures_per_second=pictures / max(seconds, 1e-9),
-        bad=tuple(bad),
+        bad=tuple(gather_object(bad)),
     )
 
 
-def _in_step(batches: Iterator[Batch], accelerator: Accelerator) -> Iterator[Batch]:
-    """Batches for as long as any process has one: who has none left takes part with its last one, counting nothing."""
+def _in_step(batches: Iterator[Batch], accelerator: Accelerator, *, skip_bad: bool) -> Iterator[Batch]:
+    """Batches for as long as any process has one: who has none left takes part with its last one, counting nothing.
+
+    A picture that cannot be read in one process stops all of them.
+    """
     last: Batch | None = None
     while True:
         batch = next(batches, None)
-        more = torch.tensor([float(batch is not None)], device=accelerator.device)
-        if not float(accelerator.reduce(more, reduction="sum")):
+        bad = batch.bad if batch is not None and not skip_bad else ()
+        facts = torch.tensor([float(batch is not None), float(bool(bad))], device=accelerator.device)
+        more, stop = accelerator.reduce(facts, reduction="sum").tolist()
+        if stop:
+            raise ValueError(f"{gather_object(list(bad))[0]} (--skip-bad leaves such pictures out)")
+        if not more:
             return
         if batch is None:
             if last is None:

@@ -1,6 +1,5 @@
 """What a run leaves on disk while it goes: metrics, checkpoints, the best weights."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -40,11 +39,18 @@ class Keeper:
 
     def save(self, model: nn.Module, optimizer: Any, average: nn.Module | None, progress: Any) -> None:
         """Write a checkpoint."""
-        weights, moments = gather(model), gather_optimizer(model, optimizer)
+        weights, remembered = gather(model), gather_optimizer(model, optimizer)
         if self.accelerator.is_main_process:
             scaler = None if self.accelerator.scaler is None else self.accelerator.scaler.state_dict()
-            state = {"step": progress.step, "progress": asdict(progress), "scaler": scaler, "data": self.data}
-            parts = {"model": to_bytes(weights, self.describe()), "optimizer": to_bytes(moments)}
+            optimizing = {"plain": remembered.plain, "groups": remembered.groups}
+            state = {
+                "step": progress.step,
+                "progress": asdict(progress),
+                "optimizer": optimizing,
+                "scaler": scaler,
+                "data": self.data,
+            }
+            parts = {"model": to_bytes(weights, self.describe()), "optimizer": to_bytes(remembered.tensors)}
             if average is not None:
                 parts["ema"] = to_bytes(average.state_dict(), self.describe())
             save_checkpoint(self.folder.checkpoints, state, parts)
@@ -54,15 +60,14 @@ class Keeper:
         """Write the weights that scored best."""
         weights = gather(model)
         if self.accelerator.is_main_process:
-            scores = {name: str(best[name]) for name in ("top1", "top5", "epoch", "weights")}
+            scores = {name: best[name] for name in ("top1", "top5", "epoch", "weights")}
             write_whole(self.folder.best, to_bytes(weights, {**self.describe(), **scores}))
 
-    def describe(self) -> dict[str, str]:
+    def describe(self) -> dict[str, Any]:
         """What a file of weights says of itself, so that it can be used without the run."""
         name, arguments = build.creation(self.recipe, len(self.classes))
         data = {key: getattr(self.recipe.data, key) for key in SHOWN}
-        facts = {"arguments": arguments, "classes": self.classes, "data": data}
-        return {"model": name, **{key: json.dumps(value) for key, value in facts.items()}}
+        return {"model": name, "arguments": arguments, "classes": self.classes, "data": data}
 
     def last_good(self) -> str:
         """Where the newest checkpoint is, for a message."""

@@ -84,13 +84,13 @@ class Shown(Dataset[Sample]):
 class Streamed(IterableDataset[Sample]):
     """A stream of pictures as a model sees them."""
 
-    def __init__(self, dataset: Any, view: View, channels: int, seed: int, epoch: int) -> None:
-        self.dataset, self.view, self.channels, self.seed, self.epoch = dataset, view, channels, seed, epoch
+    def __init__(self, dataset: Any, view: View, channels: int, *chance: int) -> None:
+        self.dataset, self.view, self.channels, self.chance = dataset, view, channels, chance
 
     def __iter__(self) -> Iterator[Sample]:
         worker = get_worker_info()
         for number, (picture, label) in enumerate(self.dataset):
-            reseed(self.seed, Purpose.PICTURE, self.epoch, worker.id if worker else 0, number)
+            reseed(*self.chance, worker.id if worker else 0, number)
             shown = decode(picture, f"picture {number} of the stream", self.channels)
             yield Sample(self.view(shown), int(label), True)
 
@@ -106,8 +106,9 @@ def collate(samples: Sequence[Sample]) -> Batch:
 
 
 def leave_signals(_: int) -> None:
-    """Workers leave Ctrl-C to the process that they work for."""
+    """Workers leave Ctrl-C to the process that they work for, and end when it ends them."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def worker_count(asked: int | None, processes: int, pictures: int) -> int:
@@ -152,14 +153,14 @@ def training_batches(
 ) -> Iterator[Batch]:
     """All micro-batches of this process, from a step to the end of the run, across epochs, so that workers never pause."""
     if isinstance(source, Stream):
-        yield from _streamed_batches(source, view, plan, seed, start, channels, workers)
+        yield from _streamed_batches(source, view, plan, seed, rank, start, channels, workers)
         return
     shown = Shown(source, view, channels, seed, training=True)
-    yield from _loader(shown, workers, batch_sampler=Order(plan, seed, rank, start))
+    yield from _read(_loader(shown, workers, batch_sampler=Order(plan, seed, rank, start)))
 
 
 def _streamed_batches(
-    source: Stream, view: View, plan: Plan, seed: int, start: int, channels: int, workers: int
+    source: Stream, view: View, plan: Plan, seed: int, rank: int, start: int, channels: int, workers: int
 ) -> Iterator[Batch]:
     """A stream cannot jump: the part of an epoch that was trained on is read again and dropped."""
     per_epoch = plan.steps_per_epoch * plan.accumulation
@@ -168,14 +169,15 @@ def _streamed_batches(
     for epoch in range(first, plan.steps // plan.steps_per_epoch):
         done = 0
         while done < per_epoch:  # a process whose shards are short reads them again
-            dataset = source.open(key(seed, Purpose.ORDER, epoch) % 2**31)
+            turn = (seed, Purpose.ORDER, epoch, done)
+            dataset = source.open(key(*turn) % 2**31)
             dataset.set_loader_cfg(num_workers=workers)
             dataset.set_epoch(epoch)
-            shown = Streamed(dataset, view, channels, seed, epoch)
+            shown = Streamed(dataset, view, channels, *turn, rank)
             before = done
-            chance = torch.Generator().manual_seed(key(seed, Purpose.ORDER, epoch, 1))  # workers' own seeds come from it
+            chance = torch.Generator().manual_seed(key(*turn, rank))  # workers' own seeds come from it
             loader = _loader(shown, workers, batch_size=plan.micro_batch, drop_last=True, generator=chance)
-            for batch in islice(loader, per_epoch - done):
+            for batch in islice(_read(loader), per_epoch - done):
                 done += 1
                 if epoch > first or done > skipped:
                     yield batch
@@ -190,13 +192,21 @@ def evaluation_batches(
     if isinstance(source, Stream):
         dataset = source.open(0)
         dataset.set_loader_cfg(num_workers=workers)
-        yield from _loader(Streamed(dataset, view, channels, 0, 0), workers, batch_size=batch)
+        yield from _read(_loader(Streamed(dataset, view, channels, 0), workers, batch_size=batch))
         return
     count = len(source)
     per_process = -(-count // processes)
     tickets = [Ticket(min(i, count - 1), valid=i < count) for i in range(rank, per_process * processes, processes)]
     lists: Any = [tickets[i : i + batch] for i in range(0, per_process, batch)]
-    yield from _loader(Shown(source, view, channels, 0, training=False), workers, batch_sampler=lists)
+    yield from _read(_loader(Shown(source, view, channels, 0, training=False), workers, batch_sampler=lists))
+
+
+def _read(loader: DataLoader[Batch]) -> Iterator[Batch]:
+    """The batches; a worker's error is told without the worker's traceback."""
+    try:
+        yield from loader
+    except ValueError as error:
+        raise ValueError(str(error).strip().splitlines()[-1].removeprefix("ValueError: ")) from error
 
 
 def _loader(dataset: Any, workers: int, **how: Any) -> DataLoader[Batch]:

@@ -3,11 +3,14 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 from typing_extensions import override
+
+from .wording import first_line
 
 WIDE = ("I;16", "I;16L", "I;16B", "I;16N", "I", "F")
 """Modes with more than 8 bits, which Pillow would clip instead of scaling."""
@@ -35,7 +38,7 @@ def decode(opened: IO[bytes] | Image.Image, name: str, channels: int) -> Image.I
                 picture.alpha_composite(layer)
             return picture.convert("RGB" if channels == 3 else "L")
     except Exception as error:  # Pillow raises many kinds for a broken file
-        reason = "not a picture" if isinstance(error, UnidentifiedImageError) else str(error).splitlines()[0]
+        reason = "not a picture" if isinstance(error, UnidentifiedImageError) else first_line(error)
         raise BadPictureError(f"{name} cannot be read: {reason}") from error
     finally:
         if not isinstance(opened, Image.Image):
@@ -61,6 +64,10 @@ class Pictures(ABC):
         """Classes of all, where they can be told without reading pictures."""
         return None
 
+    def files(self) -> Sequence[str] | None:
+        """Names of all files without their folders, where they can be told at once."""
+        return None
+
 
 @dataclass(frozen=True)
 class ReaderPictures(Pictures):
@@ -81,12 +88,17 @@ class ReaderPictures(Pictures):
         try:
             opened, label = self.reader[index][:2]
         except OSError as error:
-            raise BadPictureError(f"{self.name(index)} cannot be read: {error.strerror}") from error
+            raise BadPictureError(f"{self.name(index)} cannot be read: {error.strerror or first_line(error)}") from error
         return decode(opened, self.name(index), channels), int(label)
 
     @override
     def labels(self) -> Sequence[int] | None:
         return self.known
+
+    @override
+    def files(self) -> Sequence[str] | None:
+        count = range(len(self) if self.known is not None else 0)
+        return [Path(self.reader.filename(index, absolute=True)).name for index in count] or None
 
 
 @dataclass(frozen=True)
@@ -163,6 +175,11 @@ class Chosen(Pictures):
     def labels(self) -> Sequence[int] | None:
         labels = self.whole.labels()
         return None if labels is None else [labels[index] for index in self.indices]
+
+    @override
+    def files(self) -> Sequence[str] | None:
+        files = self.whole.files()
+        return None if files is None else [files[index] for index in self.indices]
 
 
 @dataclass(frozen=True)

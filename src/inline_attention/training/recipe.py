@@ -191,6 +191,7 @@ class Recipe:
 
 
 CARRIED_OUT = {
+    "data.skip_bad",
     "data.workers",
     "data.root",
     "data.source",
@@ -231,21 +232,23 @@ def parse(text: str, source: str) -> Recipe:
         table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ValueError(f"{source} is not TOML: {error}") from error
-    return _build(Recipe, table, "", source)
+    return build(Recipe, table, "", source)
 
 
-def _build(part: type[Part], table: dict[str, Any], prefix: str, source: str) -> Part:
+def build(part: type[Part], table: dict[str, Any], prefix: str, source: str) -> Part:
+    """A part of a recipe from a table; `prefix` and `source` are for messages."""
     hints = get_type_hints(part)
     for key in table:
         if key not in hints:
-            raise ValueError(f"{source}: unknown key {prefix}{key}{nearest(key, hints, prefix)}")
+            near = nearest(key, hints, prefix) or f"; there are: {', '.join(hints)}"
+            raise ValueError(f"{source}: unknown key {prefix}{key}{near}")
     values = {}
     for key, value in table.items():
         kind, name = hints[key], f"{prefix}{key}"
         if is_dataclass(kind) and isinstance(kind, type):
             if not isinstance(value, dict):
                 raise ValueError(f"{source}: {name} must be a table, got {value!r}")
-            values[key] = _build(kind, value, f"{name}.", source)
+            values[key] = build(kind, value, f"{name}.", source)
         else:
             values[key] = _typed(kind, value, f"{source}: {name}")
     return part(**values)
@@ -273,9 +276,9 @@ def _typed(kind: Any, value: Any, name: str) -> Any:
 
 
 def nearest(name: str, known: Any, prefix: str = "") -> str:
-    """'; did you mean ...?', or nothing."""
+    """' (did you mean ...?)', or nothing."""
     close = get_close_matches(name, list(known), n=1, cutoff=0.5)
-    return f"; did you mean {prefix}{close[0]}?" if close else ""
+    return f" (did you mean {prefix}{close[0]}?)" if close else ""
 
 
 def flat(recipe: Recipe) -> dict[str, Any]:
@@ -327,7 +330,7 @@ def changes(old: Recipe, new: Recipe) -> list[str]:
 
 POSITIVE = (
     "optim.batch", "optim.device_batch", "optim.rate_batch", "optim.lr", "optim.layer_decay", "schedule.epochs",
-    "ema.rate_batch", "run.log", "run.evaluate", "data.crop",
+    "ema.rate_batch", "run.log", "run.evaluate", "data.crop", "data.val_share",
 )  # fmt: skip
 NOT_NEGATIVE = (
     "optim.warmup_lr", "optim.min_lr", "optim.weight_decay", "optim.clip", "optim.eps", "run.save", "run.seed",
@@ -335,7 +338,7 @@ NOT_NEGATIVE = (
 )  # fmt: skip
 SHARES = (
     "model.drop_path", "augment.smoothing", "ema.decay", "augment.hflip", "augment.vflip", "augment.erase",
-    "augment.mix_prob", "augment.mix_switch", "data.val_share",
+    "augment.mix_prob", "augment.mix_switch", "data.crop",
 )  # fmt: skip
 
 
@@ -346,12 +349,22 @@ def check(recipe: Recipe) -> None:
     faults = [f"{name} must be positive, got {values[name]}" for name in POSITIVE if not 0 < values[name] < inf]
     faults += [f"{name} must not be negative, got {values[name]}" for name in NOT_NEGATIVE if not 0 <= values[name] < inf]
     faults += [f"{name} must be within 0..1, got {values[name]}" for name in SHARES if not 0 <= values[name] <= 1]
+    for name in ("augment.scale", "augment.ratio"):
+        low, high = values[name]
+        if not 0 < low <= high < inf or (name == "augment.scale" and high > 1):
+            faults.append(
+                f"{name} must be two rising positive numbers{', 1 at most' * (name == 'augment.scale')}, got {low} {high}"
+            )
+    if recipe.data.val_share >= 1 or recipe.ema.decay >= 1:
+        faults.append(f"data.val_share and ema.decay must be below 1, got {recipe.data.val_share} and {recipe.ema.decay}")
     if min(recipe.data.size) < 1:
         faults.append(f"data.size must be two positive numbers, got {recipe.data.size}")
     if recipe.data.workers is not None and recipe.data.workers < 0:
         faults.append(f"data.workers must not be negative, got {recipe.data.workers}")
     if recipe.schedule.warmup > recipe.schedule.epochs:
-        faults.append(f"schedule.warmup must be within the {recipe.schedule.epochs} epochs, got {recipe.schedule.warmup}")
+        faults.append(
+            f"schedule.warmup must be within the {recipe.schedule.epochs} epochs, got {recipe.schedule.warmup}: take fewer"
+        )
     if recipe.run.fsdp and recipe.ema.decay:
         faults.append("ema.decay and run.fsdp do not go together: average with DDP, or set ema.decay 0")
     if faults:

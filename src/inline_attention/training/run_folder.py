@@ -15,7 +15,7 @@ from .recipe import Recipe
 
 COLUMNS = (
     "epoch", "step", "lr", "train_loss", "loss", "top1", "top5", "ema_loss", "ema_top1", "ema_top5",
-    "pictures_per_second", "waiting", "seconds",
+    "seconds",
 )  # fmt: skip
 """Of metrics.csv: one line for each evaluation."""
 
@@ -72,6 +72,8 @@ class RunFolder:
 
     def rewind(self, step: int) -> None:
         """Forget the metrics of steps that will be done again."""
+        for left in self.path.glob(".*.tmp"):  # of a process that was killed while writing
+            left.unlink(missing_ok=True)
         kept = [row for row in self.rows() if row["step"] <= step]
         self.write("metrics.jsonl", "".join(json.dumps(row) + "\n" for row in kept))
         self.write_table()

@@ -1,6 +1,7 @@
 """Where pictures come from: folders, archives, timm's readers, and two small sets by name."""
 
 import gzip
+import os
 from collections import Counter
 from dataclasses import dataclass
 from functools import partial
@@ -13,6 +14,7 @@ from timm.data import add_img_extensions, create_dataset, create_reader, is_img_
 
 from .pictures import ArrayPictures, Chosen, DatasetPictures, Pictures, ReaderPictures, Stream
 from .recipe import DataPart
+from .wording import first_line
 
 NAMED = ("digits", "fashion-mnist")
 READERS = ("torch", "hfds", "wds")
@@ -33,7 +35,13 @@ class Source:
 
     def fingerprint(self) -> dict[str, Any]:
         """What a run that goes on must find again."""
-        return {"train": len(self.train), "val": len(self.val), "classes": list(self.classes)}
+        return {"train": _print_of(self.train), "val": _print_of(self.val), "classes": list(self.classes)}
+
+
+def _print_of(pictures: Pictures | Stream) -> list[int | str]:
+    """How many, and a hash of the files' names in their order."""
+    files = None if isinstance(pictures, Stream) else pictures.files()
+    return [len(pictures), "" if files is None else blake2b("\n".join(files).encode(), digest_size=16).hexdigest()]
 
 
 def open_source(data: DataPart) -> Source:
@@ -82,7 +90,7 @@ def _from_reader(prefix: str, data: DataPart) -> Source:
             return _streams(make, data)
         train, val = make(split=data.train, is_training=True), make(split=data.val)
     except (AssertionError, RuntimeError, ImportError, KeyError, TypeError) as error:
-        raise ValueError(f"{data.source} cannot be opened: {str(error).splitlines()[0]}") from error
+        raise ValueError(f"{data.source} cannot be opened: {first_line(error)}") from error
     if prefix == "hfds":
         named = train.reader.class_to_idx
         classes = tuple(sorted(named, key=named.get)) or _numbered(ReaderPictures(train.reader))
@@ -117,8 +125,14 @@ def _streams(make: Any, data: DataPart) -> Source:
 def _from_files(root: Path, data: DataPart) -> Source:
     if not root.exists():
         raise ValueError(f"there is no folder {root}; sources by name: {', '.join(NAMED)}, {'/..., '.join(READERS)}/...")
-    train_root, val_root = _find_split(root, TRAIN), _find_split(root, VAL)
-    if train_root is None and val_root is not None:
+    train_root, val_root = (_find_split(root, names) if root.is_dir() else None for names in (TRAIN, VAL))
+    if train_root is not None and train_root.is_dir() and not any(entry.is_dir() for entry in train_root.iterdir()):
+        train_root = val_root = None  # a class of this name
+    if (
+        train_root is None
+        and val_root is not None
+        and not any(_visible(entry) for entry in root.iterdir() if entry != val_root)
+    ):
         raise ValueError(f"{root} has {val_root.name}/ but no train/")
     whole, classes = _pictures(train_root or root, None)
     if train_root is None or val_root is None:
@@ -127,9 +141,9 @@ def _from_files(root: Path, data: DataPart) -> Source:
 
 
 def _find_split(root: Path, names: tuple[str, ...]) -> Path | None:
-    """The folder of class folders, or the tar, that has one of these names."""
+    """The folder or the tar that has one of these names."""
     for name in names:
-        if (root / name).is_dir() and any(entry.is_dir() for entry in (root / name).iterdir()):
+        if (root / name).is_dir():
             return root / name
         if (root / f"{name}.tar").is_file():
             return root / f"{name}.tar"
@@ -143,27 +157,55 @@ def open_pictures(root: Path, classes: tuple[str, ...]) -> Pictures:
     return _pictures(root, classes)[0]
 
 
+def _visible(entry: Path) -> bool:
+    return entry.is_dir() and not entry.name.startswith(".")
+
+
 def _pictures(root: Path, known: tuple[str, ...] | None) -> tuple[ReaderPictures, tuple[str, ...]]:
     """All pictures below a folder or in a tar, with the names of their classes."""
-    class_map = None if known is None else {name: index for index, name in enumerate(known)}
     if root.is_dir():
-        folders = sorted(entry for entry in root.iterdir() if entry.is_dir() and not entry.name.startswith("."))
-        if not folders:
-            raise ValueError(f"{root} holds no class folders: pictures belong into one folder per class")
-        for folder in folders:
-            if known is not None and folder.name not in known:
-                raise ValueError(f"{folder} is a class that the training pictures do not have")
-            if not any(is_img_extension(file.suffix) for file in folder.rglob("*")):
-                raise ValueError(f"{folder} holds no pictures")
+        _check_folders(root)
     try:
-        reader = create_reader("", root=str(root), class_map=class_map)
+        reader = create_reader("", root=str(root))
+        index = _class_index(reader)
+        if unknown := [name for name in index if known is not None and name not in known]:
+            raise ValueError(f"{root} has a class {unknown[0]!r} that is not known; known: {', '.join(known or ())}"[:300])
+        if known is not None and tuple(index) != known:
+            reader = create_reader("", root=str(root), class_map={name: number for number, name in enumerate(known)})
     except (RuntimeError, AssertionError, OSError) as error:
-        raise ValueError(f"{root} holds no pictures: {str(error).splitlines()[0]}") from error
-    index = reader.class_to_idx if root.is_dir() else reader.class_name_to_idx
-    names = tuple(sorted(index, key=index.get))
+        raise ValueError(f"{root} holds no pictures: {first_line(error)}") from error
+    index = _class_index(reader)
+    names = tuple(sorted(index, key=lambda name: index[name]))
     if len(names) < 2:
         raise ValueError(f"{root} has one class, {''.join(names) or 'without a name'}: there is nothing to tell apart")
     return ReaderPictures(reader, _reader_labels(reader)), names
+
+
+def _check_folders(root: Path) -> None:
+    """Classes are named by the folders that hold pictures: each once, none empty, none hidden."""
+    if not any(_visible(entry) for entry in root.iterdir()):
+        raise ValueError(f"{root} holds no class folders: pictures belong into one folder per class")
+    holders: dict[str, Path] = {}
+    for folder, _, files in os.walk(root, followlinks=True):
+        if not any(is_img_extension(Path(file).suffix.lower()) for file in files):
+            continue
+        path = Path(folder)
+        if path == root:
+            raise ValueError(f"{root} holds pictures beside its class folders: they belong into a folder of their class")
+        if any(part.startswith(".") for part in path.relative_to(root).parts):
+            raise ValueError(f"{path} is a hidden folder with pictures: take it away, or give it a class's name")
+        if path.name in holders:
+            raise ValueError(f"two folders are one class by their name: {holders[path.name]} and {path}")
+        holders[path.name] = path
+    for entry in root.iterdir():
+        if _visible(entry) and not any(entry == path or entry in path.parents for path in holders.values()):
+            raise ValueError(f"{entry} holds no pictures")
+
+
+def _class_index(reader: Any) -> dict[str, int]:
+    """Numbers of classes, by name; timm's two readers call it differently."""
+    found: dict[str, int] = getattr(reader, "class_to_idx", None) or reader.class_name_to_idx
+    return found
 
 
 def _reader_labels(reader: Any) -> list[int] | None:

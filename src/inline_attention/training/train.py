@@ -22,7 +22,7 @@ from .plan import make_plan
 from .recipe import Recipe
 from .run_folder import RunFolder, environment
 from .source import Source, open_source
-from .states import restore, restore_optimizer
+from .states import OptimizerState, restore, restore_optimizer
 from .view import evaluation_view, training_view
 
 
@@ -52,7 +52,8 @@ def train(
     """
     recipes.check(recipe)
     source = open_source(recipe.data)
-    model, said = build.build_model(recipe, source.classes)
+    view = training_view(recipe.data, recipe.augment)
+    model, said = build.build_model(recipe, source.classes, resume=resume)
     accelerator = make_accelerator(recipe.run, device, build.block_classes(model), out)
     plan = make_plan(recipe, len(source.train), accelerator.num_processes)
     average = build.build_average(model.to(accelerator.device), plan)
@@ -71,8 +72,8 @@ def train(
     progress = Progress()
     if found is not None:
         progress = Progress(**found.state["progress"])
+        restore_optimizer(model, optimizer.optimizer, OptimizerState(found.tensors("optimizer"), **found.state["optimizer"]))
         restore(model, found.tensors("model"))
-        restore_optimizer(model, optimizer.optimizer, found.tensors("optimizer"))
         if average is not None:
             average.module.load_state_dict(found.tensors("ema"))
         if accelerator.scaler is not None:
@@ -102,7 +103,7 @@ def train(
     )
     batches = training_batches(
         source.train,
-        training_view(recipe.data, recipe.augment),
+        view,
         plan,
         seed=recipe.run.seed,
         rank=accelerator.process_index,
@@ -140,7 +141,9 @@ def _begin(
 
 def _find(folder: RunFolder, recipe: Recipe, source: Source, report: Report) -> Checkpoint | None:
     if changed := recipes.changes(folder.recipe(), recipe):
-        raise ValueError(f"{folder.path} is a run of another recipe ({'; '.join(changed)}): go on without these options")
+        told = "; ".join(changed)
+        anew = f"go on without these options, or begin anew with --model.weights {folder.path}"
+        raise ValueError(f"{folder.path} is a run of another recipe ({told}): {anew}")
     found = last_checkpoint(folder.checkpoints, report.say)
     if found is None:
         if any(folder.checkpoints.glob("step-*")):
@@ -149,6 +152,7 @@ def _find(folder: RunFolder, recipe: Recipe, source: Source, report: Report) -> 
     elif found.state["data"] != source.fingerprint():
         raise ValueError(f"{recipe.data.source} does not hold the pictures that {folder.path} was trained on")
     folder.rewind(0 if found is None else found.step)
+    folder.write("recipe.toml", recipes.to_toml(recipe))  # where its pictures are may have changed
     return found
 
 

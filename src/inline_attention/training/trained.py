@@ -15,7 +15,7 @@ from ..models.backbone import Backbone
 from ..models.checkpoints import load_official, read_checkpoint, select_weights
 from ..models.identify import identify
 from .build import make_model
-from .recipe import DataPart, nearest
+from .recipe import DataPart, build, nearest
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ def load_trained(what: str, weights: Path | None = None, *, ema: bool = False) -
     path = Path(what)
     if path.is_dir():
         if not (path / "best.safetensors").is_file():
-            raise ValueError(f"{path} holds no best.safetensors: it is not the folder of a run that was evaluated")
+            raise ValueError(f"{path} holds no best.safetensors: no run, or one that was stopped before its first evaluation")
         return _from_file(path / "best.safetensors", None, ema=ema)
     if path.is_file():
         return _from_file(path, None, ema=ema)
@@ -58,7 +58,7 @@ def _from_file(path: Path, name: str | None, *, ema: bool) -> Trained:
     metadata = _metadata(path)
     state = select_weights(read_checkpoint(path), ema=ema, source=str(path))
     if "model" in metadata and name in (None, metadata["model"]):
-        name, arguments = metadata["model"], json.loads(metadata["arguments"])
+        name, arguments = _creation(metadata, path)
     elif name is None:
         fitting = identify(state)
         if len(fitting) != 1:
@@ -73,7 +73,10 @@ def _from_file(path: Path, name: str | None, *, ema: bool) -> Trained:
     if isinstance(model, Backbone):
         said = str(load_official(model, state))
     else:
-        model.load_state_dict(state)
+        try:
+            model.load_state_dict(state)
+        except RuntimeError as error:
+            raise ValueError(f"{path} does not fit {name}: {' '.join(str(error).split())[:200]}") from error
         said = f"{len(state)} tensors matched"
     count = int(getattr(model, "num_classes", 0))
     if not count:
@@ -81,32 +84,42 @@ def _from_file(path: Path, name: str | None, *, ema: bool) -> Trained:
     return Trained(model.eval(), name, _classes(metadata, count), _data(metadata, model), said)
 
 
-def _metadata(path: Path) -> dict[str, str]:
+def _creation(metadata: dict[str, Any], path: Path) -> tuple[str, dict[str, Any]]:
+    """What a file says of its model, as far as it may: a registered name, and arguments that open nothing."""
+    try:
+        name, arguments = str(metadata["model"]), dict(metadata["arguments"])
+    except (KeyError, ValueError, TypeError) as error:
+        raise ValueError(f"{path} does not say with which arguments its model is made") from error
+    forbidden = [key for key in arguments if "pretrained" in key or key in ("checkpoint_path", "cache_dir", "scriptable")]
+    if not is_model(name) or forbidden:
+        raise ValueError(f"{path} asks for {forbidden[0] if forbidden else name!r}: refused")
+    return name, arguments
+
+
+def _metadata(path: Path) -> dict[str, Any]:
     if path.suffix != ".safetensors":
         return {}
     try:
         with safe_open(path, "pt") as file:
-            return dict(file.metadata() or {})
+            return dict(json.loads((file.metadata() or {}).get("inline", "{}")))
     except Exception as error:  # its own kinds, and the system's
         raise ValueError(f"{path} cannot be read as safetensors, perhaps it is truncated: {error}") from error
 
 
-def _classes(metadata: dict[str, str], count: int) -> tuple[str, ...]:
+def _classes(metadata: dict[str, Any], count: int) -> tuple[str, ...]:
     """Names from the file; ImageNet's for a thousand; numbers otherwise."""
     if "classes" in metadata:
-        return tuple(json.loads(metadata["classes"]))
+        return tuple(map(str, metadata["classes"]))
     if count == 1000:
         info = ImageNetInfo()
         return tuple(info.index_to_description(index) for index in range(count))
     return tuple(map(str, range(count)))
 
 
-def _data(metadata: dict[str, str], model: nn.Module) -> DataPart:
+def _data(metadata: dict[str, Any], model: nn.Module) -> DataPart:
     """How pictures are shown: as in the run, or as the model's timm configuration says."""
     if "data" in metadata:
-        found: dict[str, Any] = json.loads(metadata["data"])
-        found = {key: tuple(value) if isinstance(value, list) else value for key, value in found.items()}
-        return DataPart(**found)
+        return build(DataPart, metadata["data"], "data.", "the weights")
     config = resolve_model_data_config(model)
     channels, *size = config["input_size"]
     return replace(

@@ -24,10 +24,19 @@ def _shared(data: DataPart) -> dict[str, Any]:
     }
 
 
+def _made(**arguments: Any) -> View:
+    """timm's transform, or one line about what is wrong with the augmentation."""
+    try:
+        view: View = create_transform(**arguments)
+    except (AssertionError, ValueError, KeyError, IndexError) as error:
+        raise ValueError(f"augment.auto: timm knows no policy {arguments['auto_augment']!r}") from error
+    return view
+
+
 def training_view(data: DataPart, augment: AugmentPart) -> View:
     """Random crop, flips, RandAugment or colour jitter, erasing."""
     jitter: Any = augment.color_jitter or None
-    view: View = create_transform(
+    view: View = _made(
         **_shared(data),
         is_training=True,
         scale=augment.scale,
