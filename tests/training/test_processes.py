@@ -11,6 +11,7 @@ from safetensors.torch import load_file
 
 from inline_attention.training.build import block_classes, build_model
 from inline_attention.training.launch import fsdp_plugin
+from inline_attention.training.source import open_source
 
 from .small import environment, metrics, run_command, small_recipe, write_pictures, write_recipe
 
@@ -23,11 +24,16 @@ def torchrun(processes: int, *words: str) -> None:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Pictures (an odd number held out), and a recipe with all chance on: drop path, mixup, erasing, EMA, clipping."""
+    """Pictures (an odd number held out, four unreadable), and a recipe with all chance on: drop path, mixup, erasing, EMA."""
     here = tmp_path_factory.mktemp("processes")
     data = write_pictures(here / "data", 21)
     write_pictures(data, 24, seed=1, classes=("red",))
-    write_recipe(here / "recipe.toml", small_recipe(data, optim={"device_batch": 6}))
+    recipe = small_recipe(data, optim={"device_batch": 6}, data={"skip_bad": True})
+    source = open_source(recipe.data)
+    for pictures in (source.train, source.val):
+        for place in (1, len(pictures) - 1):
+            Path(pictures.name(place)).write_bytes(b"no picture")
+    write_recipe(here / "recipe.toml", recipe)
     return here
 
 
@@ -37,6 +43,11 @@ def test_two_processes_train_like_one(folder):
     one = run_command(*words, "--out", str(folder / "one"))
     assert one.returncode == 0, one.stderr
     torchrun(2, "-m", "inline_attention", *words, "--out", str(folder / "two"))
+    lists = [
+        json.loads((folder / n / "checkpoints/step-00000008/state.json").read_text())["progress"]["bad"] for n in ("one", "two")
+    ]
+    assert sorted(lists[0]) == sorted(lists[1])
+    assert len(lists[0]) == 4
     for first, second in zip(metrics(folder / "one"), metrics(folder / "two"), strict=True):
         assert first.keys() == second.keys()
         for name, value in first.items():
@@ -74,9 +85,26 @@ def test_scores_are_exact_over_processes(folder):
     torchrun(1, str(Path(__file__).with_name("workers.py")), "score", str(folder))
     torchrun(2, str(Path(__file__).with_name("workers.py")), "score", str(folder))
     one, two = (json.loads((folder / f"score{n}.json").read_text()) for n in (1, 2))
-    assert one["pictures"] % 2 == 1, "a share that does not come out even"
+    assert one["pictures"] == 11, "thirteen less the unreadable, which do not come out even"
+    assert sorted(one.pop("bad")) == sorted(two.pop("bad"))
     assert one.pop("loss") == pytest.approx(two.pop("loss"), rel=1e-6)
     assert one == two
+
+
+def test_bad_numbers_in_one_process_stop_all_with_one_word(folder):
+    script = str(Path(__file__).with_name("workers.py"))
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    done = subprocess.run(
+        [*launcher, script, "nan", str(folder)], capture_output=True, text=True, env=environment(), timeout=300
+    )
+    assert done.returncode != 0
+    said = [line for line in done.stderr.splitlines() if line.startswith("inline: ")]
+    assert said[0] == (
+        "inline: loss nan in step 5: first bad is the output of stages.1.blocks.0.norm2; "
+        f"the last good checkpoint is {folder / 'nan' / 'checkpoints' / 'step-00000004'}"
+    )
+    assert set(said) == {said[0]}
+    assert 'Traceback (most recent call last):\n  File "<' not in done.stderr.split("inline: ")[0]
 
 
 def test_a_sharded_model_gathers_into_the_same_file(folder):

@@ -89,5 +89,24 @@ def shard(folder: Path) -> None:  # noqa: C901
     dist.destroy_process_group()
 
 
+def nan(folder: Path) -> None:
+    """Train; in the sixth step a layer of the second process gives NaN."""
+    import os
+
+    from inline_attention.cli.main import main
+    from inline_attention.training.engine import Engine
+
+    step = Engine._step
+
+    def planted(self, number, *rest):
+        if number == 5 and os.environ["RANK"] == "1":
+            norm = self.accelerator.unwrap_model(self.model).stages[1].blocks[0].norm2
+            norm.register_forward_hook(lambda module, inputs, output: output * float("nan"))
+        return step(self, number, *rest)
+
+    Engine._step = planted
+    main(["train", "--recipe", str(folder / "recipe.toml"), "--out", str(folder / "nan"), "--device", "cpu"])
+
+
 if __name__ == "__main__":
-    {"score": score, "shard": shard}[sys.argv[1]](Path(sys.argv[2]))
+    {"score": score, "shard": shard, "nan": nan}[sys.argv[1]](Path(sys.argv[2]))

@@ -102,7 +102,7 @@ def evaluate(
         per_class=tuple(None if none else 100 * float(share) for share, none in zip(per_class, empty, strict=True)),
         confusion=() if matrix is None else tuple(tuple(int(count) for count in row) for row in matrix.cpu()),
         pictures_per_second=pictures / max(seconds, 1e-9),
-        bad=tuple(gather_object(bad)),
+        bad=tuple(dict.fromkeys(gather_object(bad))),
     )
 
 
