@@ -2,7 +2,6 @@
 
 import gzip
 import os
-from collections import Counter
 from dataclasses import dataclass
 from functools import partial
 from hashlib import blake2b
@@ -232,8 +231,3 @@ def _split(whole: Pictures, classes: tuple[str, ...], data: DataPart) -> Source:
         held |= {index for _, index in sorted(found)[: min(count, len(found) - 1)]}
     rest = [index for index in range(len(whole)) if index not in held]
     return Source(Chosen(whole, rest), Chosen(whole, sorted(held)), classes)
-
-
-def counts(pictures: Pictures | Stream) -> Counter[int]:
-    """How many pictures each class has, where that can be told."""
-    return Counter() if isinstance(pictures, Stream) else Counter(pictures.labels() or ())
