@@ -52,15 +52,12 @@ def draw_maps(pictures: Sequence[Looked], path: Path) -> Path:
             _draw(right, found.mixed[0] + found.local[0], found.query, "{:.2f} at most")
             if row == 0:
                 block, size = found.block.removesuffix(".mixer"), "{} x {} tokens".format(*found.mixed.shape[1:])
-                left.set_title(f"{block}, {size}\nglobal part", fontsize=9, loc="left")
+                left.set_title(f"{block}, {size}\nglobal, to an even share", fontsize=9, loc="left")
                 right.set_title("\nwith the local part", fontsize=9, loc="left")
     for axis in axes.flat:
         axis.set_xticks([])
         axis.set_yticks([])
-    figure.suptitle(
-        "What the marked point looks at: red is more than an even share (left maps) or than nothing (right maps), blue less",
-        fontsize=11,
-    )
+    figure.suptitle("What the marked point looks at: red more, blue less", fontsize=11)
     figure.savefig(path, dpi=110)
     return path
 
