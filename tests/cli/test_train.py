@@ -1,6 +1,5 @@
-"""What a user of `inline train`, `inline eval` and `inline predict` sees."""
+"""What a user of `inline train` sees."""
 
-import io
 import json
 import subprocess
 import sys
@@ -9,7 +8,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import timm
-import torch
 from PIL import Image
 from safetensors.torch import load_file, save_file
 
@@ -17,19 +15,6 @@ from inline_attention.training.recipe import load, parse
 
 from ..training.small import small_recipe, write_pictures, write_recipe
 from .test_main import run
-
-
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory):
-    """A small run of the command, and its pictures."""
-    here = tmp_path_factory.mktemp("trained")
-    data = write_pictures(here / "data", 20)
-    plain = {"augment": {"auto": "", "mixup": 0.0, "cutmix": 0.0}, "model": {"drop_path": 0.0}, "schedule": {"epochs": 6}}
-    recipe = write_recipe(here / "colours.toml", small_recipe(data, **plain))
-    from inline_attention.cli.main import main
-
-    main(["train", "--recipe", str(recipe), "--out", str(here / "run"), "--device", "cpu"])
-    return here
 
 
 def test_a_run_ends_in_a_table_and_pictures(trained, tmp_path, capsys):
@@ -206,95 +191,6 @@ def test_bad_pictures_are_named_or_listed(capsys, tmp_path):
     assert f"1 pictures could not be read:\n  {bad} cannot be read: image file is truncated" in out
 
 
-def test_eval_of_a_run(trained, capsys):
-    code, out, _ = run(capsys, "eval", str(trained / "run"), "--device", "cpu", "--json")
-    assert code == 0
-    found = json.loads(out)
-    result = json.loads((trained / "run" / "result.json").read_text())
-    assert found["top1"] == pytest.approx(result["top1"])
-    assert found["loss"] == pytest.approx(result["loss"], rel=1e-4)
-    assert found["confusion"] == result["confusion"]
-    assert found["pictures"] == 12
-    assert found["pictures_per_second"] > 0
-    assert json.loads((trained / "run" / "eval" / "eval.json").read_text()) == found
-    code, out, _ = run(capsys, "eval", str(trained / "run"), "--device", "cpu")
-    assert "12 " in out
-    assert "Hardest classes: " in out
-
-
-def test_eval_on_other_pictures_and_other_views(trained, tmp_path, capsys):
-    """A folder of class folders, one class missing; a file of weights; a rectangle; timm's usual view."""
-    write_pictures(tmp_path / "others", 7, seed=5, classes=("red", "green"), size=(40, 20))
-    words = (
-        "eval",
-        str(trained / "run" / "best.safetensors"),
-        "--data",
-        str(tmp_path / "others"),
-        "--out",
-        str(tmp_path / "out"),
-    )
-    code, out, _ = run(capsys, *words, "--view", "center", "--size", "20", "28", "--device", "cpu", "--json", "--batch", "3")
-    assert code == 0
-    found = json.loads(out)
-    assert (found["pictures"], found["view"], found["size"]) == (14, "center", [20, 28])
-    assert found["per_class"][0] is None
-    assert found["top1"] > 80
-    assert (tmp_path / "out" / "confusion.png").stat().st_size > 1000
-
-
-def test_eval_of_the_authors_files(tmp_path, capsys):
-    """A pickle with the authors' names, on folders called as ImageNet's are."""
-    from ..models.published import official
-
-    wnids = timm.data.ImageNetInfo().label_names()
-    for wnid in wnids[:3]:
-        (tmp_path / "val" / wnid).mkdir(parents=True)
-        Image.new("RGB", (30, 20), (9, 9, 9)).save(tmp_path / "val" / wnid / "a.png")
-    torch.save({"model": official("inline_deit_tiny")}, tmp_path / "deit_t.pth")
-    words = ("--data", str(tmp_path / "val"), "--out", str(tmp_path / "out"), "--device", "cpu", "--json", "--workers", "0")
-    code, out, err = run(capsys, "eval", str(tmp_path / "deit_t.pth"), *words)
-    assert code == 0, err
-    found = json.loads(out)
-    assert (found["model"], found["pictures"], found["view"], found["crop"]) == ("inline_deit_tiny", 3, "squash", 0.875)
-    assert all(share is not None for share in found["per_class"][:3])
-    assert all(share is None for share in found["per_class"][3:])
-    named = run(capsys, "eval", "inline_deit_tiny", "--weights", str(tmp_path / "deit_t.pth"), *words)
-    assert json.loads(named[1])["loss"] == found["loss"]
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["eval", "nowhere"], "inline: nowhere is neither a run's folder, nor a file, nor a model"),
-        (["eval", "inline_swin_tiny"], "inline: inline_swin_tiny needs weights: --weights FILE (the package ships none)"),
-        (["eval", "inline_swin_tiny", "--weights", "nowhere"], "inline: there is no file nowhere"),
-        (["eval", "RUN/best.safetensors"], "inline: RUN/best.safetensors does not say which pictures: --data DIR"),
-        (["eval", "RUN", "--data", "digits"], "inline: digits has 10 classes, and RUN knows 3"),
-        (["eval", "RUN", "--batch", "0"], "inline: --batch must be positive, got 0"),
-        (["eval", "DATA"], "inline: DATA holds no best.safetensors: no run, or one that was stopped"),
-        (["eval", "RUN/cut.safetensors", "--data", "DATA"], "inline: RUN/cut.safetensors cannot be read as "),
-        (["predict", "nowhere", "--model", "RUN"], "inline: there is no picture nowhere"),
-        (["predict", "DATA/text", "--model", "RUN"], "inline: DATA/text holds no pictures"),
-        (["predict", "--model", "RUN"], "inline: no pictures: give files, folders, or '-' for the standard input"),
-        (["predict", "RUN/recipe.toml", "--model", "RUN"], "inline: RUN/recipe.toml cannot be read: not a picture (--skip-bad"),
-        (["predict", "DATA", "--model", "RUN", "--top", "0"], "inline: --batch and --top must be positive, got 16 and 0"),
-    ],
-)  # fmt: skip
-def test_mistakes_of_eval_and_predict_end_in_one_line(trained, capsys, words, message):
-    whole = (trained / "run" / "best.safetensors").read_bytes()
-    (trained / "run" / "cut.safetensors").write_bytes(whole[:1000])
-    (trained / "data" / "text").mkdir(exist_ok=True)
-
-    def there(text):
-        return text.replace("RUN", str(trained / "run")).replace("DATA", str(trained / "data"))
-
-    code, _, err = run(capsys, *map(there, words))
-    (trained / "data" / "text").rmdir()
-    assert code == 2, err
-    assert err.startswith(there(message)), err
-    assert err.count("\n") == 1
-
-
 def test_a_file_of_another_model_is_refused(trained, tmp_path, capsys):
     save_file(timm.create_model("inline_pvt_nano", num_classes=3).state_dict(), tmp_path / "pvt.safetensors")
     words = ("train", "--recipe", str(trained / "colours.toml"), "--out", str(tmp_path / "run"), "--device", "cpu")
@@ -303,77 +199,12 @@ def test_a_file_of_another_model_is_refused(trained, tmp_path, capsys):
     assert err.splitlines()[-1].startswith(f"inline: {tmp_path / 'pvt.safetensors'} does not fit inline_swin_nano: ")
 
 
-def test_predict_files_folders_and_the_standard_input(trained, capsys, monkeypatch, tmp_path):
-    red = trained / "data" / "red" / "0.png"
-    model = ("--model", str(trained / "run"))
-    code, out, _ = run(capsys, "predict", str(red), *model, "--top", "2")
-    assert code == 0
-    lines = out.splitlines()
-    assert lines[0] == str(red)
-    assert lines[1].split()[-1] == "red"
-    assert len(lines) == 3
-    code, out, _ = run(capsys, "predict", str(trained / "data" / "red"), *model, "--json", "--batch", "3")
-    rows = [json.loads(line) for line in out.splitlines()]
-    assert len(rows) == 20
-    assert sum(row["classes"][0]["name"] == "red" for row in rows) >= 18
-    assert sum(entry["probability"] for entry in rows[0]["classes"]) == pytest.approx(1)
-    for data in (red.read_bytes(), f"{red}\n\n".encode()):
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
-        code, out, _ = run(capsys, "predict", "-", *model, "--json")
-        assert json.loads(out)["classes"] == rows[0]["classes"]
-    (tmp_path / "bad.png").write_text("no")
-    code, out, err = run(capsys, "predict", str(tmp_path / "bad.png"), str(red), *model, "--skip-bad", "--json")
-    assert code == 0
-    assert json.loads(out)["picture"] == str(red)
-    assert err.splitlines() == [
-        f"inline: {tmp_path / 'bad.png'} cannot be read: not a picture",
-        "inline: 1 pictures could not be read",
-    ]
-
-
 def test_version_and_a_closed_pipe(capsys):
     code, out, _ = run(capsys, "--version")
     assert (code, out.split()[0]) == (0, "inline-attention")
     done = subprocess.run(f"{sys.executable} -m inline_attention --help | head -1", shell=True, capture_output=True, text=True)
     assert done.stdout.startswith("usage: inline")
     assert not done.stderr
-
-
-def test_eval_wants_the_classes_that_the_model_knows(trained, tmp_path, capsys):
-    """As many classes with other names are other classes."""
-    for split in ("train", "val"):
-        for colour, name in zip(("red", "green", "blue"), ("ant", "bee", "zebra"), strict=True):
-            write_pictures(tmp_path / "x", 2, classes=(colour,))
-            (tmp_path / "others" / split).mkdir(parents=True, exist_ok=True)
-            (tmp_path / "x" / colour).rename(tmp_path / "others" / split / name)
-    code, _, err = run(capsys, "eval", str(trained / "run"), "--data", str(tmp_path / "others"))
-    assert code == 2
-    assert err.endswith(f"has a class 'ant', and {trained / 'run'} knows others: blue, green, red\n")
-    code, _, err = run(capsys, "eval", str(trained / "run"), "--data", str(tmp_path / "others" / "val"))
-    assert code == 2
-    assert err.endswith("has a class 'ant' that is not known; known: blue, green, red\n")
-
-
-@pytest.mark.parametrize(
-    ("facts", "message"),
-    [
-        ({"model": "hf-hub:someone/model", "arguments": {}}, "asks for 'hf-hub:someone/model': refused"),
-        ({"model": "inline_swin_nano", "arguments": {"checkpoint_path": "/etc/passwd"}}, "asks for 'checkpoint_path': refused"),
-        ({"model": "inline_swin_nano", "arguments": {"pretrained": True}}, "asks for 'pretrained': refused"),
-        ({"model": "inline_swin_nano"}, "does not say with which arguments its model is made"),
-        (
-            {"model": "inline_swin_nano", "arguments": {"num_classes": 3}, "data": {"fish": 3}},
-            "the weights: unknown key data.fish",
-        ),
-    ],
-)
-def test_what_a_file_says_of_itself_opens_nothing(tmp_path, capsys, facts, message):
-    file = tmp_path / "weights.safetensors"
-    save_file(timm.create_model("inline_swin_nano", num_classes=3).state_dict(), file, {"inline": json.dumps(facts)})
-    code, _, err = run(capsys, "eval", str(file), "--data", str(tmp_path))
-    assert code == 2
-    assert message in err
-    assert err.count("\n") == 1
 
 
 def test_a_run_stopped_by_a_held_out_picture_goes_on(tmp_path, capsys):

@@ -1,7 +1,5 @@
 """`inline convert`: the authors' files as safetensors."""
 
-import json
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -25,11 +23,11 @@ class Convert:
     def run(self) -> None:
         """Read, recognise, check, write, say what was done."""
         import torch
-        from safetensors.torch import save_file
         from timm.models import create_model
 
         from ..models.checkpoints import load_official, read_checkpoint, select_weights
         from ..models.identify import identify
+        from ..training.checkpoint import to_bytes, write_whole
         from .arguments import prepare_folder
 
         if self.out.suffix != ".safetensors" or self.out.is_dir():
@@ -48,14 +46,7 @@ class Convert:
             model = create_model(name, **arguments)
         model = model.to_empty(device="cpu")
         report = load_official(model, state)
-        temporary = self.out.with_suffix(f".{os.getpid()}.tmp")
-        try:
-            weights = {key: value.contiguous() for key, value in model.state_dict().items()}
-            save_file(weights, temporary, metadata={"inline": json.dumps({"model": name, "arguments": arguments})})
-            temporary.chmod(0o644)
-            temporary.replace(self.out)
-        finally:
-            temporary.unlink(missing_ok=True)
+        write_whole(self.out, to_bytes(model.state_dict(), {"model": name, "arguments": arguments}))
         print(f"{self.file} is {name}{_call(arguments)}")
         print(report)
         print(f"Written: {self.out}")

@@ -67,13 +67,18 @@ def load_weights(model: nn.Module, part: ModelPart) -> str:
     """Lay the weights in that the recipe starts from."""
     path = Path(part.weights or "")
     path = path / "best.safetensors" if path.is_dir() else path
+    return lay_in(model, path)
+
+
+def lay_in(model: nn.Module, path: Path, *, ema: bool = False) -> str:
+    """Lay a file's weights into a model of this package, fitting sizes, or into any other as they are; what is said of it."""
     if isinstance(model, Backbone):
-        return str(load_official(model, path))
-    state = select_weights(read_checkpoint(path), ema=False, source=str(path))
+        return str(load_official(model, path, ema=ema))
+    state = select_weights(read_checkpoint(path), ema=ema, source=str(path))
     try:
         model.load_state_dict(state)
     except RuntimeError as error:
-        raise ValueError(f"{path} does not fit {part.name}: {' '.join(str(error).split())[:200]}") from error
+        raise ValueError(f"{path} does not fit {type(model).__name__}: {' '.join(str(error).split())[:200]}") from error
     return f"{len(state)} tensors matched"
 
 

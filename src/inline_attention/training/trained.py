@@ -11,10 +11,9 @@ from timm.data import ImageNetInfo, resolve_model_data_config
 from timm.models import is_model, list_models
 from torch import nn
 
-from ..models.backbone import Backbone
-from ..models.checkpoints import load_official, read_checkpoint, select_weights
+from ..models.checkpoints import read_checkpoint, select_weights
 from ..models.identify import identify
-from .build import make_model
+from .build import lay_in, make_model
 from .recipe import DataPart, build, nearest
 
 
@@ -70,14 +69,7 @@ def _from_file(path: Path, name: str | None, *, ema: bool) -> Trained:
         fitting = [found for found in identify(state) if found[0] == name]
         arguments = fitting[0][1] if fitting else ({"num_classes": classes[0]} if classes else {})
     model = make_model(name, arguments)
-    if isinstance(model, Backbone):
-        said = str(load_official(model, state))
-    else:
-        try:
-            model.load_state_dict(state)
-        except RuntimeError as error:
-            raise ValueError(f"{path} does not fit {name}: {' '.join(str(error).split())[:200]}") from error
-        said = f"{len(state)} tensors matched"
+    said = lay_in(model, path, ema=ema)
     count = int(getattr(model, "num_classes", 0))
     if not count:
         raise ValueError(f"{path} has no classifier: there is nothing that it could tell")
