@@ -19,6 +19,9 @@ def test_public_names_exist():
         "InjectiveState",
         "count",
         "load_official",
+        "optimize",
+        "parallelize",
+        "stream",
         "injective_linear_attention",
     }
     assert all(hasattr(inline_attention, name) for name in inline_attention.__all__)

@@ -4,11 +4,14 @@ import io
 import json
 import sys
 
+import numpy as np
 import pytest
 import timm
 import torch
 from PIL import Image
 from safetensors.torch import save_file
+
+from inline_attention.models.picture import picture_for
 
 from ..training.small import write_pictures
 from .test_main import run
@@ -166,3 +169,29 @@ def test_what_a_file_says_of_itself_opens_nothing(tmp_path, capsys, facts, messa
     assert code == 2
     assert message in err
     assert err.count("\n") == 1
+
+
+def test_predict_pictures_as_they_are(capsys, tmp_path):
+    model = timm.create_model("inline_deit_nano", num_classes=3)
+    save_file(model.state_dict(), tmp_path / "a.safetensors")
+    pixels = np.random.default_rng(0).integers(0, 256, (45, 70, 3), dtype=np.uint8)
+    np.save(tmp_path / "a.npy", pixels)
+    Image.fromarray(pixels).save(tmp_path / "a.png")
+    named = ("--model", "inline_deit_nano", "--weights", str(tmp_path / "a.safetensors"), "--json")
+    code, out, err = run(capsys, "predict", str(tmp_path / "a.npy"), str(tmp_path / "a.png"), "--stream", *named)
+    assert code == 0, err
+    array, picture = (json.loads(line)["classes"] for line in out.splitlines())
+    assert array == picture
+    with torch.no_grad():
+        expected = model.eval()(picture_for(model, pixels).read(0, 45)).softmax(1)[0]
+    assert max(c["probability"] for c in array) == pytest.approx(float(expected.max()), rel=1e-4)
+    code, _, err = run(capsys, "predict", str(tmp_path), "--stream", *named)
+    assert (code, err.count("\n")) == (2, 1)
+    assert err.startswith("inline: --stream takes files, pictures or .npy arrays, got ")
+
+
+def test_what_cannot_be_streamed_is_told_in_one_line(trained, capsys):
+    picture = str(trained / "data" / "red" / "0.png")
+    code, _, err = run(capsys, "predict", picture, "--model", str(trained / "run"), "--stream")
+    assert (code, err.count("\n")) == (2, 1)
+    assert err.startswith("inline: stream needs a model whose blocks are all InLine over the whole map")

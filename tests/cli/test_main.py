@@ -3,7 +3,6 @@
 import json
 import sys
 
-import pytest
 import timm
 import torch
 
@@ -37,43 +36,6 @@ def test_a_misspelt_option_is_met_with_the_right_one(capsys):
     code, out, err = run(capsys, "bench", "layer", "--quik")
     assert code == 2
     assert "--quick" in out + err
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--device", "nowhere"], "inline: unknown device 'nowhere'"),
-        (["--out", "/proc/nowhere"], "inline: cannot write to /proc/nowhere"),
-        (["--seconds", "-1"], "inline: --seconds must be positive, got -1.0"),
-    ],
-)
-def test_mistakes_end_in_one_line(capsys, arguments, message):
-    code, _, err = run(capsys, "bench", "layer", *arguments)
-    assert code == 2
-    assert err.startswith(message)
-    assert err.count("\n") == 1
-
-
-def test_bench_layer(capsys, tmp_path):
-    code, out, err = run(capsys, "bench", "layer", "--quick", "--seconds", "0.01", "--out", str(tmp_path), "--json")
-    assert code == 0
-    assert json.loads(out) == json.loads((tmp_path / "layer.json").read_text())
-    assert "sizes: 6/6" in err
-    assert {file.name for file in tmp_path.iterdir()} == {"layer.json", "layer.md", "layer.png"}
-
-
-def test_bench_models(capsys, tmp_path, monkeypatch):
-    from inline_attention.bench import models
-
-    small = [models.ModelCase("inline_deit_nano", "vit_tiny_patch16_224", 32, 1, step=True)]
-    small += [models.ModelCase("inline_swin_nano", "swin_tiny_patch4_window7_224", 64, 1)]
-    monkeypatch.setattr(models, "QUICK_MODEL_CASES", small)
-    code, out, _ = run(capsys, "bench", "models", "--quick", "--seconds", "0.01", "--out", str(tmp_path))
-    assert code == 0
-    assert "Training step, the rival needs less memory than" in out
-    assert {file.name for file in tmp_path.iterdir()} == {"models.json", "models.md", "models.png"}
-    code, out, _ = run(capsys, "bench", "models", "--quick", "--seconds", "0.01", "--out", str(tmp_path), "--json")
-    assert json.loads(out) == json.loads((tmp_path / "models.json").read_text())
 
 
 def test_list(capsys, tmp_path):

@@ -42,7 +42,7 @@ def test_equals_dense_rows(form, grid, size, batch, kernels_batch):
 
 
 def test_the_form_follows_where_it_runs():
-    """Eager takes the grouped convolution, a traced graph the shifted one, which has no convolution in it."""
+    """An exported graph takes the shifted convolution, which has no convolution in it, everything else the grouped one."""
     v, kernels = torch.randn(2, 12, 4), torch.randn(2, 4, 3, 3)
 
     class Module(torch.nn.Module):

@@ -10,7 +10,7 @@ Each case is a batch of at least 3,000 tokens. Contenders of a case are timed in
 The last two come with and without the local residual ("global").
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from math import ceil, log2
 
@@ -19,8 +19,9 @@ from torch import Tensor, nn
 
 from ..layers import MIXERS, InLineAttention
 from .memory import peak_memory
+from .record import Record
 from .textbook import TextbookInLine
-from .timing import interleave, settle_allocator
+from .timing import interleave
 
 
 @dataclass(frozen=True)
@@ -42,20 +43,11 @@ class LayerCase:
 
 
 LAYER_CASES = [LayerCase(side, dim) for dim in (64, 128, 192, 384, 512) for side in (7, 14, 28, 32, 56, 64, 128)]
-QUICK_CASES = [LayerCase(side, dim) for dim in (64, 192) for side in (7, 28, 56)]
-
-Record = dict[str, object]
+QUICK_LAYER_CASES = [LayerCase(side, dim) for dim in (64, 192) for side in (7, 28, 56)]
 
 
-def measure_layers(cases: Sequence[LayerCase], *, seconds: float, device: torch.device, seed: int) -> Iterator[Record]:
-    """One record a case: times of forward and of forward + backward, and peak memory of the latter."""
-    settle_allocator()
-    for case in cases:
-        torch.manual_seed(seed)
-        yield _measure(case, seconds, device)
-
-
-def _measure(case: LayerCase, seconds: float, device: torch.device) -> Record:
+def measure_layer(case: LayerCase, seconds: float, device: torch.device) -> Record:
+    """Times of forward and of forward + backward, and peak memory of the latter."""
     x = torch.randn(case.batch, case.tokens, case.dim, device=device)
     contenders, chosen = _contenders(case, x)
     grid = (case.side, case.side)
@@ -76,7 +68,6 @@ def _measure(case: LayerCase, seconds: float, device: torch.device) -> Record:
     steps = {name: step(module) for name, module in contenders.items()}
     forwards = {"four products": _products(x), **{name: forward(module) for name, module in contenders.items()}}
     return {
-        **asdict(case),
         "tokens": case.tokens,
         "batch": case.batch,
         "chosen": chosen,

@@ -20,6 +20,16 @@ def peak_memory(call: Callable[[], object], device: torch.device) -> int | None:
     return None
 
 
+def process_peak(call: Callable[[], object]) -> int | None:
+    """Bytes that the whole process holds at its height while the call runs, once; None without Linux's /proc."""
+    if not Path("/proc/self/clear_refs").exists():
+        call()
+        return None
+    Path("/proc/self/clear_refs").write_text("5")
+    call()
+    return _status("VmHWM")
+
+
 def _resident_peak(call: Callable[[], object]) -> int:
     ctypes.CDLL(None).malloc_trim(0)  # give freed memory back, so that what the call takes shows
     Path("/proc/self/clear_refs").write_text("5")  # sets the high-water mark to what is held now

@@ -1,152 +1,84 @@
-"""Whole models against the ones that a user of timm would pick instead.
+"""Whole models against the ones that a user of timm would pick instead, and against their own softmax twins.
 
-Contenders of a case are timed interleaved: forward passes without gradients, and training steps (forward and backward), whose
-peak memory is measured too. timm's models are built for the case's size and run with its fused attention (SDPA).
+timm's models are built for the case's size and run with its fused attention (SDPA). In a compiled case both are compiled.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Literal
 
 import torch
-from matplotlib.figure import Figure
 from timm.models import create_model
-from torch import nn
+from torch import Tensor, nn
 
-from .memory import peak_memory
-from .timing import interleave, settle_allocator
+from ..models.counting import count
+from .race import Call, forward, race, step
+from .record import Record
 
-Record = dict[str, Any]
+TWIN = "twin"
+"""A rival that is the model itself with softmax for attention."""
 
 
 @dataclass(frozen=True)
 class ModelCase:
     """A batch of square pictures."""
 
-    inline: str
+    model: str
     rival: str
+    """A model of timm's, or TWIN."""
     size: int
     batch: int
-    step: bool = False
-    """Measure training steps too."""
+    mode: Literal["forward", "step"] = "forward"
+    """A step is forward and backward."""
+    compiled: bool = False
+    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
 
 
 DEIT = ("inline_deit_tiny", "deit_tiny_patch16_224")
 SWIN = ("inline_swin_tiny", "swin_tiny_patch4_window7_224")
+TWINS = [(model, TWIN) for model in ("inline_swin_tiny", "inline_cswin_tiny", "inline_pvt_tiny")]
 MODEL_CASES = [
-    ModelCase(*DEIT, 224, 1),
-    ModelCase(*DEIT, 224, 32, step=True),
-    ModelCase(*DEIT, 448, 4, step=True),
-    ModelCase(*DEIT, 896, 1, step=True),
-    ModelCase(*SWIN, 224, 1),
-    ModelCase(*SWIN, 224, 8, step=True),
-    ModelCase(*SWIN, 448, 2),
-    ModelCase(*SWIN, 896, 1),
+    *(ModelCase(*DEIT, size, batch) for size, batch in ((224, 1), (224, 16), (448, 4), (896, 1), (1792, 1))),
+    *(ModelCase(*DEIT, size, batch, compiled=True) for size, batch in ((224, 16), (448, 4), (896, 1))),
+    *(ModelCase(*DEIT, size, batch, "step") for size, batch in ((224, 16), (448, 4), (896, 1))),
+    *(ModelCase(*SWIN, size, batch) for size, batch in ((224, 8), (896, 1))),
+    *(ModelCase(*pair, 224, 8) for pair in TWINS),
+    *(ModelCase(*pair, 224, 8, compiled=True) for pair in TWINS),
+    *(ModelCase(*pair, 224, 8, "step") for pair in TWINS),
+    ModelCase("inline_pvt_tiny", TWIN, 448, 2),
 ]
-QUICK_MODEL_CASES = [ModelCase(*DEIT, 224, 1, step=True), ModelCase(*SWIN, 224, 1)]
-
-COLUMNS = ["model", "size", "batch", "ms", "speed", "step ms", "step speed", "step memory"]
-LEGEND = (
-    "Milliseconds of a forward pass of a batch, and how many times as fast as its rival the model is; the same of a training "
-    "step; and its peak memory over the rival's. Rivals are timm's deit_tiny_patch16_224 and swin_tiny_patch4_window7_224."
-)
-
-
-def measure_models(cases: Sequence[ModelCase], *, seconds: float, device: torch.device, seed: int) -> Iterator[Record]:
-    """One record a case."""
-    settle_allocator()
-    for case in cases:
-        torch.manual_seed(seed)
-        yield _measure(case, seconds, device)
+QUICK_MODEL_CASES = [
+    ModelCase(*DEIT, 224, 1),
+    ModelCase(*DEIT, 224, 1, compiled=True),
+    ModelCase(*DEIT, 448, 1, "step"),
+    ModelCase("inline_pvt_tiny", TWIN, 224, 1),
+]
 
 
-def _measure(case: ModelCase, seconds: float, device: torch.device) -> Record:
-    pictures = torch.randn(case.batch, 3, case.size, case.size, device=device)
-    models = {name: create_model(name, img_size=case.size).to(device).eval() for name in (case.inline, case.rival)}
-    forwards = {name: _forward(model, pictures) for name, model in models.items()}
-    record: Record = {**asdict(case), "forward": _timed(forwards, seconds, device)}
-    if case.step:
-        steps = {name: _step(model.train(), pictures) for name, model in models.items()}
-        record["training"] = _timed(steps, seconds, device)
-        record["memory"] = {name: peak_memory(run, device) for name, run in steps.items()}
-    return record
+def measure_model(case: ModelCase, seconds: float, device: torch.device) -> Record:
+    """Times and peak memory of model and rival, and the multiply-adds of the model's forward pass of one picture."""
+    torch.compiler.reset()  # or shapes of the case before would make those of this one dynamic
+    dtype: torch.dtype = getattr(torch, case.dtype)
+    pictures = torch.randn(case.batch, 3, case.size, case.size, device=device).to(dtype)
+    makers = {"model": partial(_make, case, pictures, build_model), "rival": partial(_make, case, pictures, build_rival)}
+    with torch.device("meta"):
+        flops = count(create_model(case.model, img_size=case.size), case.size).flops
+    return {"flops": flops, **race(makers, case.mode, seconds=seconds, dtype=dtype, device=device)}
 
 
-def _timed(calls: dict[str, Callable[[], object]], seconds: float, device: torch.device) -> dict[str, Any]:
-    return {name: asdict(timing) for name, timing in interleave(calls, seconds=seconds, device=device).items()}
+def build_model(model: str, rival: str, size: int) -> nn.Module:
+    """The model itself, for pictures of that size."""
+    return create_model(model, img_size=size)
 
 
-def _forward(model: nn.Module, pictures: torch.Tensor) -> Callable[[], object]:
-    return torch.no_grad()(lambda: model(pictures))
+def build_rival(model: str, rival: str, size: int) -> nn.Module:
+    """Its rival."""
+    return create_model(model, img_size=size, mixer="softmax") if rival == TWIN else create_model(rival, img_size=size)
 
 
-def _step(model: nn.Module, pictures: torch.Tensor) -> Callable[[], object]:
-    def run() -> None:
-        model(pictures).sum().backward()
-        model.zero_grad(set_to_none=True)
-
-    return run
-
-
-def speed(record: Record, kind: str) -> float:
-    """How many times as fast as the rival."""
-    ratio: float = record[kind][record["rival"]]["best"] / record[kind][record["inline"]]["best"]
-    return ratio
-
-
-def memory(record: Record) -> float:
-    """Peak memory of a training step over the rival's; NaN where it could not be measured."""
-    mine, theirs = (record["memory"][record[name]] for name in ("inline", "rival"))
-    return mine / theirs if mine and theirs else float("nan")
-
-
-def rows(records: Sequence[Record]) -> list[list[str]]:
-    """The table, a row a case."""
-    out = []
-    for r in records:
-        row = [r["inline"], str(r["size"]), str(r["batch"])]
-        row += [f"{1e3 * r['forward'][r['inline']]['best']:.1f}", f"{speed(r, 'forward'):.2f}"]
-        if r["step"]:
-            row += [f"{1e3 * r['training'][r['inline']]['best']:.1f}", f"{speed(r, 'training'):.2f}", f"{memory(r):.2f}"]
-        out.append(row + ["-"] * (len(COLUMNS) - len(row)))
-    return out
-
-
-def sentences(records: Sequence[Record]) -> list[str]:
-    """Where the rival wins."""
-    steps = [r for r in records if r["step"]]
-
-    def losses(some: Sequence[Record], value: Callable[[Record], float], lost: Callable[[float], bool]) -> str:
-        found = [f"{r['inline']} at {r['size']}, batch {r['batch']}: {value(r):.2f}" for r in some if lost(value(r))]
-        return "; ".join(found) or "none"
-
-    return [
-        f"Forward, the rival is faster than {losses(records, lambda r: speed(r, 'forward'), lambda v: v < 1)}",
-        f"Training step, the rival is faster than {losses(steps, lambda r: speed(r, 'training'), lambda v: v < 1)}",
-        f"Training step, the rival needs less memory than {losses(steps, memory, lambda v: v > 1)}",
-    ]
-
-
-def draw(records: Sequence[Record], path: Path) -> None:
-    """Time of a picture against its size, a panel for each pair of models, the largest batch of each size."""
-    pairs = list(dict.fromkeys((r["inline"], r["rival"]) for r in records))
-    figure = Figure(figsize=(4.5 * len(pairs), 3.8), layout="constrained")
-    axes = figure.subplots(1, len(pairs), squeeze=False)[0]
-    for axis, pair in zip(axes, pairs, strict=True):
-        largest = {r["size"]: r for r in sorted(records, key=lambda r: r["batch"]) if (r["inline"], r["rival"]) == pair}
-        chosen = [largest[size] for size in sorted(largest)]
-        for name, colour in zip(pair, ("#1f5fa8", "#c0392b"), strict=True):
-            times = [1e3 * r["forward"][name]["best"] / r["batch"] for r in chosen]
-            axis.plot([r["size"] for r in chosen], times, "-o", color=colour, label=name, markersize=4)
-        for r in chosen:
-            place = (r["size"], 1e3 * r["forward"][r["rival"]]["best"] / r["batch"])
-            axis.annotate(f"{speed(r, 'forward'):.2f}x", place, textcoords="offset points", xytext=(0, 7), ha="center")
-        axis.set(xscale="log", yscale="log", xlabel="side of the picture, pixels", ylabel="forward, ms a picture")
-        axis.margins(0.15)
-        axis.set_xticks([r["size"] for r in chosen], [str(r["size"]) for r in chosen])
-        axis.yaxis.set_major_formatter("{x:g}")
-        axis.minorticks_off()
-        axis.grid(alpha=0.3)
-        axis.legend(fontsize=8)
-    figure.savefig(path, dpi=130)
+def _make(case: ModelCase, pictures: Tensor, build: Callable[[str, str, int], nn.Module]) -> Call:
+    model = build(case.model, case.rival, case.size).to(pictures.device, pictures.dtype).train(case.mode == "step")
+    if case.compiled:
+        model.compile(dynamic=False)
+    return (step if case.mode == "step" else forward)(model, pictures)

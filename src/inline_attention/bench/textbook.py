@@ -6,6 +6,7 @@ from torch import Tensor, nn
 
 from ..layers import InLineAttention
 from ..ops.checks import Grid
+from ..ops.kernels import identity
 
 
 class TextbookInLine(nn.Module):
@@ -16,6 +17,8 @@ class TextbookInLine(nn.Module):
 
     def __init__(self, layer: InLineAttention) -> None:
         super().__init__()
+        if layer.windows or layer.lepe is not None or layer.reduction is not None or layer.kernel is not identity:
+            raise ValueError(f"the textbook form has no windows, no LePE, no reduction and no kernel, got {layer}")
         self.num_heads, self.scale, self.local = layer.num_heads, layer.scale, layer.local
         self.qkv = nn.Linear(layer.dim, 3 * layer.dim)
         self.proj = layer.proj
@@ -23,8 +26,17 @@ class TextbookInLine(nn.Module):
             self.qkv.weight.copy_(torch.cat([layer.q.weight, layer.kv.weight]))
             self.qkv.bias.copy_(torch.cat([layer.q.bias, layer.kv.bias]))
 
-    def forward(self, x: Tensor, grid: Grid) -> Tensor:
-        """Equation by equation."""
+    def forward(
+        self,
+        x: Tensor,
+        grid: Grid,
+        *,
+        num_prefix_tokens: int = 0,
+        mask: None = None,
+        local_input: None = None,
+        residual: Tensor | None = None,
+    ) -> Tensor:
+        """Equation by equation, as a block calls it; `mask` and `local_input` must be None."""
         batch, tokens, channels = x.shape
         q, k, v = self.qkv(x).reshape(batch, tokens, 3, self.num_heads, -1).permute(2, 0, 3, 1, 4)
         k_mean, v_mean = k.mean(2, keepdim=True), v.mean(2, keepdim=True)
@@ -32,8 +44,17 @@ class TextbookInLine(nn.Module):
         out = out.transpose(1, 2).reshape(batch, tokens, channels)
         if self.local is not None:
             kernels = self.local.kernels(x.mean(1)).reshape(batch * channels, 1, *self.local.kernel_size)
-            pictures = v.transpose(2, 3).reshape(1, batch * channels, *grid)
-            local = F.conv2d(pictures, kernels, padding=1, groups=batch * channels)
-            out = out + local.view(batch, channels, tokens).mT
+            pictures = v[:, :, num_prefix_tokens:].transpose(2, 3).reshape(1, batch * channels, *grid)
+            local = F.conv2d(pictures, kernels, padding=1, groups=batch * channels).view(batch, channels, -1).mT
+            out = out + (F.pad(local, (0, 0, num_prefix_tokens, 0)) if num_prefix_tokens else local)
         mixed: Tensor = self.proj(out)
-        return mixed
+        return mixed if residual is None else residual + mixed
+
+
+def as_textbook(model: nn.Module) -> nn.Module:
+    """The model itself, each InLineAttention in it replaced by its textbook form."""
+    for parent in list(model.modules()):
+        for name, child in list(parent.named_children()):
+            if isinstance(child, InLineAttention):
+                setattr(parent, name, TextbookInLine(child))
+    return model

@@ -1,17 +1,25 @@
 """`inline bench`: how fast, compared with what one would use instead."""
 
+import io
 import json
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Annotated
 
+import tyro
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
 from .arguments import prepare_folder, usable_device
 from .progress import track
+
+if TYPE_CHECKING:
+    from ..bench.record import Record
+    from ..bench.result import Result
+    from ..bench.suite import Bench
 
 
 @dataclass(frozen=True)
@@ -21,13 +29,13 @@ class BenchOptions:
     out: Path = Path("bench")
     """Folder for the results: JSON, a table in Markdown, a picture."""
     quick: bool = False
-    """A few sizes instead of all."""
+    """A few cases instead of all."""
     json: bool = False
     """Print the JSON instead of the table."""
     device: str = "cpu"
     """Where to measure."""
     seconds: float = 2.0
-    """How long to time the contenders of one size, forward and again forward + backward."""
+    """How long to time the contenders of one case, forward and again forward + backward."""
     seed: int = 0
     """Seed of weights and inputs."""
 
@@ -38,66 +46,129 @@ class BenchLayer(BenchOptions):
 
     def run(self) -> None:
         """Measure, write, print."""
-        from ..bench import report
-        from ..bench.layer import LAYER_CASES, QUICK_CASES, measure_layers
-
-        _run(self, "layer", QUICK_CASES if self.quick else LAYER_CASES, measure_layers, report)
+        _run(self, "layer")
 
 
 @dataclass(frozen=True)
 class BenchModels(BenchOptions):
-    """Time whole models, forward and training, against timm's DeiT-T and Swin-T."""
+    """Time whole models, forward and training, as they are and compiled, against timm's and against their softmax twins."""
 
     seconds: float = 15.0
-    """How long to time the two contenders of one size, forward and again forward + backward."""
+    """How long to time the contenders of one case."""
 
     def run(self) -> None:
         """Measure, write, print."""
-        from ..bench import models
-
-        _run(self, "models", models.QUICK_MODEL_CASES if self.quick else models.MODEL_CASES, models.measure_models, models)
+        _run(self, "models")
 
 
-def _run(options: BenchOptions, name: str, cases: Sequence[Any], measure: Callable[..., Any], report: Any) -> None:
+@dataclass(frozen=True)
+class BenchResolution(BenchOptions):
+    """Time and memory of one picture against its size: InLine, softmax and textbook InLine, and where they cross."""
+
+    seconds: float = 15.0
+    """How long to time the contenders of one case."""
+
+    def run(self) -> None:
+        """Measure, write, print."""
+        _run(self, "resolution")
+
+
+@dataclass(frozen=True)
+class BenchStream(BenchOptions):
+    """Take pictures out of files through models in bands, up to 16,384 x 16,384: time, memory, and how exact it is."""
+
+    seconds: float = 15.0
+    """How long to time the plain forward pass that pixels are compared with."""
+
+    def run(self) -> None:
+        """Measure, write, print."""
+        _run(self, "stream")
+
+
+@dataclass(frozen=True)
+class BenchCompare:
+    """Tell what got slower between two results of one bench.
+
+    Times are compared in units of the matrix products timed in the same case, so that a slower machine does not look like
+    slower code. The exit code is 1 if something is slower beyond the tolerance, else 0.
+    """
+
+    before: Annotated[Path, tyro.conf.Positional]
+    """A result, such as benchmarks/results/models.json."""
+    after: Annotated[Path, tyro.conf.Positional]
+    """Another of the same bench."""
+    tolerance: float = 0.1
+    """How much slower or faster counts: 0.1 is 10 %."""
+    json: bool = False
+    """Print JSON instead of the table."""
+
+    def run(self) -> None:
+        """Read, compare, print."""
+        from ..bench import compare
+
+        if not 0 <= self.tolerance < float("inf"):
+            raise ValueError(f"--tolerance must not be negative, got {self.tolerance}")
+        found = compare.compare(compare.read(self.before), compare.read(self.after), self.tolerance)
+        if self.json:
+            print(json.dumps(asdict(found), indent=1))
+        else:
+            _show(compare.COLUMNS, compare.rows(found), compare.LEGEND, compare.sentences(found))
+        if found.slower:
+            sys.exit(1)
+
+
+def _run(options: BenchOptions, name: str) -> None:
     from ..bench.machine import machine
+    from ..bench.result import Result
+    from ..bench.suite import BENCHES
 
     if not 0 < options.seconds < float("inf"):
         raise ValueError(f"--seconds must be positive, got {options.seconds}")
     device = usable_device(options.device)
     prepare_folder(options.out)
-    measured = measure(cases, seconds=options.seconds, device=device, seed=options.seed)
-    records = list(track(measured, "sizes", len(cases), Console(stderr=True)))
-    table, said, where = report.rows(records), report.sentences(records), machine(device)
-    result = {"bench": name, "machine": where, "seconds": options.seconds, "seed": options.seed, "records": records}
-    text = json.dumps(result, indent=1)
-    (options.out / f"{name}.json").write_text(text + "\n")
-    (options.out / f"{name}.md").write_text(_markdown(name, where, report.LEGEND, report.COLUMNS, table, said))
-    report.draw(records, options.out / f"{name}.png")
+    bench = BENCHES[name]
+    cases = bench.quick if options.quick else bench.cases
+    measured = bench.run(cases, seconds=options.seconds, device=device, seed=options.seed)
+    records: list[Record] = []
+    try:
+        for record in track(measured, "cases", len(cases), Console(stderr=True)):
+            records.append(record)
+    except KeyboardInterrupt:
+        if not records:
+            raise
+    result = Result(name, machine(device), options.seconds, options.seed, len(records) == len(cases), records)
+    _write(bench, result, options.out)
+    if not result.complete:
+        print(
+            f"inline: stopped after {len(records)} of {len(cases)} cases, which are in {options.out}/{name}.json",
+            file=sys.stderr,
+        )
+        sys.exit(130)
     if options.json:
-        print(text)
+        print(result.to_json())
         return
+    _show(bench.report.COLUMNS, bench.report.rows(records), bench.report.LEGEND, bench.report.sentences(records))
+    Console().print(f"Written: {options.out}/{name}.json, {name}.md, {name}.png", highlight=False, soft_wrap=True)
+
+
+def _write(bench: "Bench", result: "Result", out: Path) -> None:
+    from ..training.checkpoint import write_whole
+
+    picture = io.BytesIO()
+    write_whole(out / f"{bench.name}.json", f"{result.to_json()}\n".encode())
+    write_whole(out / f"{bench.name}.md", bench.page(result).encode())
+    bench.report.draw(result.records).savefig(picture, dpi=130)
+    write_whole(out / f"{bench.name}.png", picture.getvalue())
+
+
+def _show(columns: Sequence[str], rows: Sequence[Sequence[str]], legend: str, sentences: Sequence[str]) -> None:
     console = Console()
-    shown = Table(caption=report.LEGEND, caption_justify="left", box=SIMPLE_HEAD, padding=0)
-    for column in report.COLUMNS:
-        shown.add_column(column, justify="right")
-    for row in table:
-        shown.add_row(*row)
-    console.print(shown)
-    for sentence in said:
-        console.print(sentence, highlight=False, soft_wrap=True)
-    console.print(f"Written: {options.out}/{name}.json, {name}.md, {name}.png", highlight=False, soft_wrap=True)
-
-
-def _markdown(
-    name: str, machine: dict[str, str | int], legend: str, columns: list[str], table: list[list[str]], sentences: list[str]
-) -> str:
-    lines = [
-        f"# inline bench {name}",
-        "",
-        "Measured on " + ", ".join(f"{key} {value}" for key, value in machine.items()) + ".",
-        "",
-        legend,
-        "",
-    ]
-    lines += [f"| {' | '.join(row)} |" for row in (columns, ["---:"] * len(columns), *table)]
-    return "\n".join([*lines, "", "```text", *sentences, "```", ""])
+    table = Table(caption=legend, caption_justify="left", box=SIMPLE_HEAD, padding=0)
+    for column in columns:
+        table.add_column(column, justify="right")
+    for row in rows:
+        table.add_row(*row)
+    if rows:
+        console.print(table)
+    for sentence in sentences:
+        console.print(sentence, highlight=False, soft_wrap=True, markup=False)

@@ -30,7 +30,7 @@ def _run(arguments: list[str]) -> None:
     import tyro
     from tyro.conf import subcommand
 
-    from .bench import BenchLayer, BenchModels
+    from .bench import BenchCompare, BenchLayer, BenchModels, BenchResolution, BenchStream
     from .convert import Convert
     from .eval import Eval
     from .list import List
@@ -48,7 +48,11 @@ def _run(arguments: list[str]) -> None:
         | Annotated[List, subcommand("list")]
         | Annotated[Convert, subcommand("convert")]
         | Annotated[
-            Annotated[BenchLayer, subcommand("layer")] | Annotated[BenchModels, subcommand("models")],
+            Annotated[BenchLayer, subcommand("layer")]
+            | Annotated[BenchModels, subcommand("models")]
+            | Annotated[BenchResolution, subcommand("resolution")]
+            | Annotated[BenchStream, subcommand("stream")]
+            | Annotated[BenchCompare, subcommand("compare")],
             subcommand("bench", description="How fast, compared with what one would use instead."),
         ]
     )

@@ -6,9 +6,14 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Annotated
+from typing import IO, TYPE_CHECKING, Annotated
 
 import tyro
+
+if TYPE_CHECKING:
+    import torch
+
+    from ..training.trained import Trained
 
 
 @dataclass(frozen=True)
@@ -27,6 +32,8 @@ class Predict:
     """Take the moving average out of a file that holds both."""
     batch: int = 16
     """Pictures at once."""
+    stream: bool = False
+    """Show each picture as it is, of whatever size, in bands of rows, instead of resized: for models that are all InLine."""
     skip_bad: bool = False
     """Name pictures that cannot be read and go on, instead of stopping."""
     device: str = "cpu"
@@ -36,11 +43,7 @@ class Predict:
 
     def run(self) -> None:
         """Look at the pictures, a batch at a time, and print as they come."""
-        import torch
-
-        from ..training.pictures import BadPictureError, decode
-        from ..training.trained import load_trained, top_classes
-        from ..training.view import evaluation_view
+        from ..training.trained import load_trained
         from .arguments import usable_device
         from .train import newest_run
 
@@ -54,6 +57,19 @@ class Predict:
             print(f"inline: by the newest run, {model}", file=sys.stderr)
         trained = load_trained(model, self.weights, ema=self.ema)
         trained.model.to(device)
+        if self.stream:
+            self._stream(trained)
+        else:
+            self._resize(trained, device)
+
+    def _resize(self, trained: "Trained", device: "torch.device") -> None:
+        """Pictures as the model was trained on them, a batch at a time."""
+        import torch
+
+        from ..training.pictures import BadPictureError, decode
+        from ..training.trained import top_classes
+        from ..training.view import evaluation_view
+
         view = evaluation_view(trained.data)
         names: list[str] = []
         shown: list[torch.Tensor] = []
@@ -74,6 +90,25 @@ class Predict:
             self._tell(names, top_classes(trained, torch.stack(shown).to(device), self.top))
         if bad:
             print(f"inline: {bad} pictures could not be read", file=sys.stderr)
+
+    def _stream(self, trained: "Trained") -> None:
+        """Each picture at its own size, with a bar."""
+        from rich.console import Console
+
+        from ..models.picture import open_picture
+        from ..models.streaming import stream
+        from ..training.trained import likeliest
+        from .progress import step_counter
+
+        data = trained.data
+        mean, std = (part if data.channels == 3 else (sum(part) / 3,) for part in (data.mean, data.std))
+        for name in self.pictures:
+            if not Path(name).is_file():
+                raise ValueError(f"--stream takes files, pictures or .npy arrays, got {name}")
+            with step_counter(Path(name).name, Console(stderr=True)) as tell:
+                picture = open_picture(name, channels=data.channels, mean=mean, std=std)
+                found = stream(trained.model, picture, progress=tell)
+            self._tell([name], likeliest(trained, found.logits, self.top))
 
     def _tell(self, names: list[str], found: list[list[tuple[str, float]]]) -> None:
         for name, classes in zip(names, found, strict=True):

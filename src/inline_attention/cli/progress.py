@@ -37,15 +37,22 @@ def track(items: Iterable[Item], label: str, total: int, console: Console) -> It
 @contextmanager
 def counter(label: str, total: int, console: Console) -> Iterator[Callable[[int], None]]:
     """A function to be told how much is done: a bar on a terminal, a line every ten seconds in a log."""
+    with step_counter(label, console) as tell:
+        yield lambda done: tell(done, total)
+
+
+@contextmanager
+def step_counter(label: str, console: Console) -> Iterator[Callable[[int, int], None]]:
+    """The same for work that says itself how much there is: told (done, total)."""
     start = told = perf_counter()
     if console.is_terminal:
         columns = (TextColumn(label), BarColumn(), MofNCompleteColumn(), TextColumn("left"), TimeRemainingColumn())
         with Progress(*columns, console=console, transient=True) as progress:
-            task = progress.add_task(label, total=total)
-            yield lambda done: progress.update(task, completed=min(done, total))
+            task = progress.add_task(label, total=None)
+            yield lambda done, total: progress.update(task, completed=min(done, total), total=total)
         return
 
-    def tell(done: int) -> None:
+    def tell(done: int, total: int) -> None:
         nonlocal told
         now = perf_counter()
         if now - told >= 10:

@@ -1,14 +1,19 @@
 """One pre-norm block around any mixer."""
 
 from collections.abc import Callable
+from math import prod
+from typing import Any
 
-from timm.layers import DropPath, Mlp
+from timm.layers import DropPath
 from torch import Tensor, nn
 
 from ..ops.checks import Grid
 from ..ops.masking import zero_masked
+from .inline import InLineAttention
 from .mixer import Mixer
-from .mlp import DepthwiseMlp
+from .mlp import DepthwiseMlp, Mlp
+from .residual import is_watched
+from .summary import Summary
 
 
 class Block(nn.Module):
@@ -51,18 +56,32 @@ class Block(nn.Module):
     def forward(self, x: Tensor, grid: Grid, *, num_prefix_tokens: int = 0, mask: Tensor | None = None) -> Tensor:
         """Arguments as for `Mixer.forward`. Masked tokens are zeroed, so that not even a NaN gets from them into gradients."""
         x = zero_masked(x, mask)
-        mixed = self.mixer(
-            self.norm1(x),
-            grid,
-            num_prefix_tokens=num_prefix_tokens,
-            mask=mask,
-            local_input=x if self.raw_local else None,
-        )
-        x = x + self.drop_path(mixed)
-        hidden = self.norm2(x)
+        where: dict[str, Any] = {"num_prefix_tokens": num_prefix_tokens, "mask": mask}
+        x = self._add(x, self.mixer, self.norm1(x), grid, **where, local_input=x if self.raw_local else None)
         if isinstance(self.mlp, DepthwiseMlp):
-            hidden = self.mlp(hidden, grid, num_prefix_tokens=num_prefix_tokens, mask=mask)
+            return self._add(x, self.mlp, self.norm2(x), grid, **where)
+        return self._add(x, self.mlp, self.norm2(x))
+
+    def summarize(self, x: Tensor, *, mask: Tensor | None = None) -> Summary:
+        """What an InLine block has to know of these tokens, as its mixer has it."""
+        return self._inline().summarize(self.norm1(x), mask=mask, local_input=x if self.raw_local else None)
+
+    def respond(self, x: Tensor, summary: Summary, grid: Grid | None = None, *, halo: tuple[int, int] = (0, 0)) -> Tensor:
+        """`forward` of an InLine block for a part of a picture, from the summary of all of it; see its mixer."""
+        width = 1 if grid is None else prod(grid[1:])
+        mixed = self._inline().respond(self.norm1(x), summary, grid, halo=halo)
+        x = x[:, halo[0] * width : x.shape[1] - halo[1] * width] + self.drop_path(mixed)
+        return self._add(x, self.mlp, self.norm2(x))
+
+    def _inline(self) -> InLineAttention:
+        if not isinstance(self.mixer, InLineAttention) or self.mixer.windows:
+            raise ValueError(f"only InLine over the whole map works part by part, got {type(self.mixer).__name__}")
+        return self.mixer
+
+    def _add(self, x: Tensor, branch: nn.Module, *arguments: Any, **options: Any) -> Tensor:
+        """x + branch(...), which the branch does by itself unless someone drops it or looks at what goes in or comes out."""
+        if is_watched(branch) or (self.training and self.drop_path.drop_prob):
+            total: Tensor = x + self.drop_path(branch(*arguments, **options))
         else:
-            hidden = self.mlp(hidden)
-        out: Tensor = x + self.drop_path(hidden)
-        return out
+            total = branch(*arguments, **options, residual=x)
+        return total

@@ -11,6 +11,7 @@ so with a local part attention needs as many products as its own projections wou
 Shapes: x (B, N, C).
 """
 
+from math import prod
 from typing import Literal, get_args
 
 import torch
@@ -19,15 +20,17 @@ from torch import Tensor, nn
 from typing_extensions import Unpack
 
 from ..ops.checks import Grid, check_name
-from ..ops.folded import fold_attention
-from ..ops.injective import injective_linear_attention
+from ..ops.folded import fold_read_out, fold_state
+from ..ops.injective import InjectiveState, injective_linear_attention
 from ..ops.kernels import Kernel, identity
 from ..ops.local import local_convolution, tokens_first
 from ..ops.masking import mean_valid, zero_masked
-from ..ops.precision import autocast_is_on, wide
+from ..ops.precision import autocast_is_on, wide, without_autocast
 from ..ops.reference import injective_weights
 from .kernel import make_kernel
 from .mixer import Mixer, MixerOptions
+from .residual import add_linear, is_plain
+from .summary import Summary
 
 Form = Literal["auto", "folded", "heads"]
 
@@ -89,7 +92,7 @@ class InLineAttention(Mixer):
         """Folding multiplies weights past the projections, which must be plain and unobserved; dropping keys needs keys."""
         if self.kernel is not identity or self.windows or self.reduction is not None or (self.training and self.attn_drop):
             return False
-        return type(self.q_norm) is nn.Identity and all(map(_is_plain, (self.q, self.kv, self.proj)))
+        return type(self.q_norm) is nn.Identity and all(map(is_plain, (self.q, self.kv, self.proj)))
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
         """v_bar + s phi(q)^T Cov(phi(k), v)."""
@@ -107,48 +110,100 @@ class InLineAttention(Mixer):
         mask: Tensor | None,
         context: Tensor | None,
         local_input: Tensor,
+        residual: Tensor | None,
     ) -> Tensor:
         if context is not None or not self.folds(x):
-            return super()._mix(x, grid, num_prefix_tokens, mask, context, local_input)
-        return self._mix_folded(x, grid, num_prefix_tokens, mask, local_input)
-
-    def _mix_folded(
-        self, x: Tensor, grid: Grid | None, num_prefix_tokens: int, mask: Tensor | None, local_input: Tensor
-    ) -> Tensor:
-        """y = (x A + c + conv(V)) W_o^T + b_o; all local parts are one convolution."""
+            return super()._mix(x, grid, num_prefix_tokens, mask, context, local_input, residual)
         full = wide(x)  # once: gradients of what is subtracted from each other meet in full precision
-        x_mean = mean_valid(full, mask)
-        parts = self.local_parts()
-        w_k, w_v = self.kv.weight.chunk(2)
-        b_v = None if self.kv.bias is None else self.kv.bias[self.dim :]
-        v = tokens_first(zero_masked(F.linear(x, w_v, b_v), mask)) if parts else None
-        a, c = fold_attention(
-            full, x_mean, v, mask,
-            w_q=self.q.weight, b_q=self.q.bias, w_k=w_k, w_v=w_v, b_v=b_v,
-            num_heads=self.num_heads, scale=self.scale,
-        )  # fmt: skip
+        x_sum = full.sum(1)
+        v = self._values(x, mask) if self.local_parts() else None
+        state = self._fold_state(full, x_sum, v, mask)
+        a, c = self._read_out(state)
         if v is None or grid is None:
-            w_o, b_o = self.proj.weight, self.proj.bias
-            return torch.baddbmm(F.linear(c.to(x.dtype), w_o, b_o).unsqueeze(1), x, F.linear(a.to(x.dtype), w_o))
-        summary = x_mean if local_input is x else mean_valid(local_input, mask)
-        kernels = [part.kernels(summary.to(x.dtype)) for part in parts]
-        taps = sum(kernels[1:], start=kernels[0]).to(v.dtype).expand(x.shape[0], *kernels[0].shape[1:])
-        constants = [constant for constant in (part.constant() for part in parts) if constant is not None]
-        around = local_convolution(v[:, num_prefix_tokens:], taps, grid, bias=sum(constants, start=c).to(v.dtype))
+            return self._project_folded(x, a, c, residual)
+        x_mean = x_sum / state.count.clamp(min=1).unsqueeze(1) if local_input is x else mean_valid(local_input, mask)
+        around = self._around(v[:, num_prefix_tokens:], x_mean.to(x.dtype), grid, c)
         if num_prefix_tokens:  # they have no neighbours
-            mixed = torch.bmm(x.to(v.dtype), a.to(v.dtype))
-            mixed[:, :num_prefix_tokens] += c.to(v.dtype).unsqueeze(1)
-            mixed[:, num_prefix_tokens:] += around
+            alone = c.to(v.dtype).unsqueeze(1).expand(-1, num_prefix_tokens, -1)
+            mixed = torch.cat([alone, around], 1).baddbmm_(x.to(v.dtype), a.to(v.dtype))
         else:
             mixed = torch.baddbmm(around, x.to(v.dtype), a.to(v.dtype))
-        projected: Tensor = self.proj(mixed)
+        return add_linear(residual, mixed, self.proj)
+
+    # The same in two steps, for tokens that are not all in one place: tiles of a large picture, processes that share one
+
+    def summarize(self, x: Tensor, *, mask: Tensor | None = None, local_input: Tensor | None = None) -> Summary:
+        """What the layer has to know of these tokens, (B, n, C): summaries of all parts of a picture, added, are the picture's.
+
+        Arguments as for `forward`; `respond` answers.
+        """
+        x = zero_masked(x, mask)
+        full = wide(x)
+        x_sum = full.sum(1)
+        if self._can_fold():
+            state = self._fold_state(full, x_sum, None, mask)
+        else:
+            _, k, v = self._project(x, mask, None)
+            with without_autocast(x.device):
+                state = InjectiveState.from_tokens(self.kernel(wide(k)), v, mask)
+        return Summary(state, x_sum if local_input is None else wide(zero_masked(local_input, mask)).sum(1))
+
+    def respond(self, x: Tensor, summary: Summary, grid: Grid | None = None, *, halo: tuple[int, int] = (0, 0)) -> Tensor:
+        """`forward` for a part of a picture, from the summary of all of it.
+
+        Args:
+            x: (B, n, C): whole rows of the picture, or tokens that are on no grid, such as class tokens.
+            summary: of the whole picture.
+            grid: the grid of x; None for tokens that have no neighbours.
+            halo: how many rows of x, at its beginning and its end, are there as neighbours only. Beyond them, and where there
+                are none, the picture ends.
+
+        Returns:
+            (B, n, C) without the halo.
+        """
+        width = 1 if grid is None else prod(grid[1:])
+        inner = slice(halo[0] * width, x.shape[1] - halo[1] * width)
+        a, c = self._read_out(summary.state) if self._can_fold() else (None, torch.zeros_like(summary.input_sum))
+        base = c.to(x.dtype).unsqueeze(1)
+        if grid is not None and self.local_parts():
+            base = self._around(self._values(x, None), summary.input_mean.to(x.dtype), grid, c)[:, inner]
+        x = x[:, inner]
+        if a is not None:
+            mixed = torch.baddbmm(base, x, a.to(x.dtype))
+        else:
+            queries = self.q_norm(self._split(self.q(x)))
+            with without_autocast(x.device):
+                mixed = base + self._merge(summary.state.attend(self.kernel(wide(queries)), scale=self.scale)).to(x.dtype)
+        projected: Tensor = self.proj_drop(self.proj(mixed))
         return projected
+
+    def _values(self, x: Tensor, mask: Tensor | None) -> Tensor:
+        """V = x W_v^T + b_v, laid out for `grouped_convolution`."""
+        b_v = None if self.kv.bias is None else self.kv.bias[self.dim :]
+        return tokens_first(zero_masked(F.linear(x, self.kv.weight[self.dim :], b_v), mask))
+
+    def _fold_state(self, x: Tensor, x_sum: Tensor, v: Tensor | None, mask: Tensor | None) -> InjectiveState:
+        w_k, w_v = self.kv.weight.chunk(2)
+        b_v = None if self.kv.bias is None else self.kv.bias[self.dim :]
+        return fold_state(x, x_sum, v, mask, w_k=w_k, w_v=w_v, b_v=b_v, num_heads=self.num_heads)
+
+    def _read_out(self, state: InjectiveState) -> tuple[Tensor, Tensor]:
+        return fold_read_out(state, w_q=self.q.weight, b_q=self.q.bias, scale=self.scale)
+
+    def _around(self, v: Tensor, x_mean: Tensor, grid: Grid, bias: Tensor) -> Tensor:
+        """What neighbours give, (B, N, C), and the bias, (B, C), on top; all local parts are one convolution."""
+        parts = self.local_parts()
+        kernels = [part.kernels(x_mean) for part in parts]
+        taps = sum(kernels[1:], start=kernels[0]).to(v.dtype).expand(v.shape[0], *kernels[0].shape[1:])
+        constants = [constant for constant in (part.constant() for part in parts) if constant is not None]
+        return local_convolution(v, taps, grid, bias=sum(constants, start=bias).to(v.dtype))
+
+    def _project_folded(self, x: Tensor, a: Tensor, c: Tensor, residual: Tensor | None) -> Tensor:
+        """(x A + c) W_o^T + b_o = x (A W_o^T) + (c W_o^T + b_o): one product on the token axis instead of two."""
+        w_o, b_o = self.proj.weight, self.proj.bias
+        base = F.linear(c.to(x.dtype), w_o, b_o).unsqueeze(1)
+        return torch.baddbmm(base if residual is None else residual + base, x, F.linear(a.to(x.dtype), w_o))
 
     def extra_repr(self) -> str:
         """What `print(model)` shows."""
         return f"{super().extra_repr()}, scale={self.scale:.4g}, form={self.form}"
-
-
-def _is_plain(module: nn.Module) -> bool:
-    """Whether a linear map does nothing but multiply and add, and no one is watching."""
-    return type(module) is nn.Linear and not module._forward_hooks and not module._forward_pre_hooks

@@ -26,6 +26,7 @@ from ..ops.windows import Cuts, Window, cut, from_windows, rows_from_windows, to
 from .lepe import LocalEncoding
 from .local import LocalPart, LocalResidual
 from .reduction import SpatialReduction
+from .residual import add_linear
 
 
 class AttentionRows(NamedTuple):
@@ -170,6 +171,7 @@ class Mixer(nn.Module, ABC):
         mask: Tensor | None = None,
         context: Tensor | None = None,
         local_input: Tensor | None = None,
+        residual: Tensor | None = None,
     ) -> Tensor:
         """Mix tokens.
 
@@ -182,6 +184,7 @@ class Mixer(nn.Module, ABC):
                 their own rows of the result mean nothing.
             context: (B, N, context_dim): take keys and values from it instead of x. Local parts are then off.
             local_input: (B, M, C): tokens whose mean the local residual makes its kernels from, if not from x.
+            residual: (B, M, C): add the result to it. The output projection does, which spares a pass over the tokens.
 
         Returns:
             (B, M, C).
@@ -189,8 +192,10 @@ class Mixer(nn.Module, ABC):
         self._check(x, grid, num_prefix_tokens, mask, context)
         x = zero_masked(x, mask) if context is None else x
         local_input = x if local_input is None else zero_masked(local_input, mask)
-        mixed: Tensor = self.proj_drop(self._mix(x, grid, num_prefix_tokens, mask, context, local_input))
-        return mixed
+        if residual is not None and not (self.training and self.proj_drop.p):
+            return self._mix(x, grid, num_prefix_tokens, mask, context, local_input, residual)
+        mixed: Tensor = self.proj_drop(self._mix(x, grid, num_prefix_tokens, mask, context, local_input, None))
+        return mixed if residual is None else residual + mixed
 
     def attention_rows(
         self,
@@ -261,10 +266,11 @@ class Mixer(nn.Module, ABC):
         mask: Tensor | None,
         context: Tensor | None,
         local_input: Tensor,
+        residual: Tensor | None,
     ) -> Tensor:
         """Head by head: project, attend, add the local parts, project. x is zero where masked already."""
         if self.windows and grid is not None:
-            return self._mix_windows(x, grid, local_input)
+            return self._mix_windows(x, grid, local_input, residual)
         reduced = self._reduced(x, grid) if context is None else context
         q, k, v = self._project(x, mask, reduced)
         out = self._merge(self._attend(q, k, v, mask))
@@ -272,10 +278,9 @@ class Mixer(nn.Module, ABC):
             values = self._merge(v) if reduced is None else self.kv(x).chunk(2, dim=-1)[1]
             summary = mean_valid(local_input, mask).to(x.dtype)
             out = self._add_local(out, summary, values, grid, num_prefix_tokens)
-        projected: Tensor = self.proj(out)
-        return projected
+        return add_linear(residual, out, self.proj)
 
-    def _mix_windows(self, x: Tensor, grid: Grid, local_input: Tensor) -> Tensor:
+    def _mix_windows(self, x: Tensor, grid: Grid, local_input: Tensor, residual: Tensor | None) -> Tensor:
         """The same within windows: each is a picture of its own."""
         outs = []
         for cuts, mine, q, k, v in self._project_windows(x, grid):
@@ -284,8 +289,7 @@ class Mixer(nn.Module, ABC):
                 summary = self._window_mean(local_input, cuts)
                 out = self._add_local(out, summary, self._merge(v), cuts.size, 0, mine)
             outs.append(from_windows(out, cuts))
-        projected: Tensor = self.proj(torch.cat(outs, -1))
-        return projected
+        return add_linear(residual, torch.cat(outs, -1), self.proj)
 
     def attend_window(self, q: Tensor, k: Tensor, v: Tensor, cuts: Cuts) -> Tensor:
         """`attend` within windows, (B * count, heads, h * w, d). Linear mixers see all of a window, rolled or not."""

@@ -1,4 +1,4 @@
-"""An MLP that looks at neighbours: the other half of enhanced linear attention."""
+"""The other half of a block: an MLP for each token, and one that looks at neighbours as well."""
 
 import torch
 import torch.nn.functional as F
@@ -7,6 +7,39 @@ from torch import Tensor, nn
 from ..ops.checks import Grid, check_grid
 from ..ops.local import local_convolution
 from ..ops.masking import zero_masked
+from .residual import add_linear, is_plain
+
+LARGEST = 2**22
+"""Hidden numbers that are made at once where no gradient needs them: 16 MB, which allocators keep and caches can hold."""
+
+
+class Mlp(nn.Module):
+    """Linear, GELU, linear: (B, N, C) -> (B, N, C). Without gradients it goes through the tokens piece by piece.
+
+    Args:
+        in_features, hidden_features: channels of the tokens and in between.
+        drop: dropout after both linear maps.
+    """
+
+    def __init__(self, in_features: int, hidden_features: int, *, drop: float = 0.0) -> None:
+        super().__init__()
+        self.fc1 = nn.Linear(in_features, hidden_features)
+        self.act = nn.GELU()
+        self.drop1 = nn.Dropout(drop)
+        self.fc2 = nn.Linear(hidden_features, in_features)
+        self.drop2 = nn.Dropout(drop)
+
+    def forward(self, x: Tensor, *, residual: Tensor | None = None) -> Tensor:
+        """Add what is made of x to the residual, if there is one."""
+        if residual is None or (self.training and self.drop2.p):
+            out: Tensor = self.drop2(self.fc2(self.drop1(self.act(self.fc1(x)))))
+            return out if residual is None else residual + out
+        whole = torch.is_grad_enabled() or torch.compiler.is_compiling() or not is_plain(self.fc1)
+        at_once = LARGEST // self.fc1.out_features
+        if whole or x.numel() // x.shape[-1] <= at_once:
+            return add_linear(residual, self.drop1(self.act(self.fc1(x))), self.fc2)
+        pieces = zip(*(tokens.flatten(0, -2).split(at_once) for tokens in (x, residual)), strict=True)
+        return torch.cat([add_linear(on, self.act(self.fc1(piece)), self.fc2) for piece, on in pieces]).view_as(residual)
 
 
 class DepthwiseMlp(nn.Module):
@@ -39,7 +72,15 @@ class DepthwiseMlp(nn.Module):
         nn.init.uniform_(self.weight, -bound, bound)
         nn.init.uniform_(self.bias, -bound, bound)
 
-    def forward(self, x: Tensor, grid: Grid, *, num_prefix_tokens: int = 0, mask: Tensor | None = None) -> Tensor:
+    def forward(
+        self,
+        x: Tensor,
+        grid: Grid,
+        *,
+        num_prefix_tokens: int = 0,
+        mask: Tensor | None = None,
+        residual: Tensor | None = None,
+    ) -> Tensor:
         """The grid says where the tokens after the prefix lie; masked tokens, (B, N), are no one's neighbours."""
         check_grid(grid, x.shape[1], num_prefix_tokens)
         hidden = zero_masked(self.fc1(zero_masked(x, mask)), mask)
@@ -47,4 +88,4 @@ class DepthwiseMlp(nn.Module):
         convolved = local_convolution(hidden[:, num_prefix_tokens:], kernels, grid, bias=bias)
         hidden = torch.cat([hidden[:, :num_prefix_tokens], convolved], 1)
         out: Tensor = self.drop(self.fc2(self.drop(F.gelu(hidden))))
-        return out
+        return out if residual is None else residual + out

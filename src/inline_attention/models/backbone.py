@@ -109,7 +109,7 @@ class Backbone(nn.Module):
 
     def forward_features(self, x: Tensor) -> Tensor:
         """(B, C, H', W') after the last stage and its norm; with a class token, tokens (B, 1 + H' * W', C)."""
-        self._check(x)
+        self.check_pictures(x)
         return self._norm(self.stages(x))
 
     def _norm(self, x: Tensor) -> Tensor:
@@ -152,7 +152,7 @@ class Backbone(nn.Module):
             (what `forward_features` gives, or what there is if stopped early; list of maps), or the list alone.
         """
         check_name("output_fmt", str(Format(output_fmt).value), ("NCHW", "NHWC", "NLC"))
-        self._check(x)
+        self.check_pictures(x)
         taps = [self._taps()[index] for index in self._take(indices)]
         final = (len(self.stages) - 1, self.depths()[-1] - 1)
         end = max(taps) if stop_early else final
@@ -226,14 +226,18 @@ class Backbone(nn.Module):
             raise ValueError(f"the model has {count} features, 0 to {count - 1}, got indices {wanted}")
         return [index % count for index in wanted]
 
-    def _check(self, x: Tensor) -> None:
+    def check_pictures(self, x: Tensor) -> None:
+        """Raise unless x is a batch of pictures, (B, in_chans, H, W), that are large enough."""
         if x.ndim != 4 or x.shape[1] != self.in_chans:
             raise ValueError(f"pictures must be (batch, {self.in_chans}, height, width), got {tuple(x.shape)}")
+        self.check_size(x.shape[2], x.shape[3])
+
+    def check_size(self, height: int, width: int) -> None:
+        """Raise if a picture is too small."""
         least = _least(self.patch_size)
-        if x.shape[2] < least or x.shape[3] < least:
+        if height < least or width < least:
             raise ValueError(
-                f"pictures must be at least {least} x {least} pixels for patches of {self.patch_size}, "
-                f"got {x.shape[2]} x {x.shape[3]}"
+                f"pictures must be at least {least} x {least} pixels for patches of {self.patch_size}, got {height} x {width}"
             )
 
     # What timm's tools ask for

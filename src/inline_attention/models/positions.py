@@ -3,6 +3,7 @@
 from typing import Literal
 
 import torch
+import torch.nn.functional as F
 from timm.layers import resample_abs_pos_embed_nhwc, trunc_normal_
 from torch import Tensor, nn
 
@@ -39,13 +40,24 @@ class PositionEmbedding(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Add positions, put the class token in front."""
         tokens = (x + self.resampled((x.shape[1], x.shape[2]))).flatten(1, 2)
-        if self.cls_token is None or self.cls_position is None:
-            return tokens
-        return torch.cat([(self.cls_token + self.cls_position).expand(x.shape[0], -1, -1), tokens], 1)
+        prefix = self.prefix()
+        return tokens if prefix is None else torch.cat([prefix.expand(x.shape[0], -1, -1), tokens], 1)
 
     def resampled(self, grid: Grid) -> Tensor:
         """(1, H, W, C) for this grid."""
         return resample(self.grid, grid, self.mode)
+
+    def rows(self, grid: Grid, start: int, stop: int) -> Tensor:
+        """(1, stop - start, W, C): these rows of `resampled(grid)`, without making the others."""
+        if tuple(grid) == self.grid.shape[1:3]:
+            return self.grid[:, start:stop]
+        down = _weights(self.grid.shape[1], grid[0], self.mode, self.grid.device)[start:stop]
+        across = _weights(self.grid.shape[2], grid[1], self.mode, self.grid.device)
+        return torch.einsum("yi,xj,bijc->byxc", down, across, self.grid.float()).to(self.grid.dtype)
+
+    def prefix(self) -> Tensor | None:
+        """(1, 1, C): the class token as it enters the first block; None without one."""
+        return None if self.cls_token is None or self.cls_position is None else self.cls_token + self.cls_position
 
     @torch.no_grad()
     def set_grid(self, grid: Grid) -> None:
@@ -57,3 +69,9 @@ def resample(embedding: Tensor, grid: Grid, mode: str) -> Tensor:
     """(1, H, W, C) from one grid to another, corners not aligned; the embedding itself if the grids are the same."""
     resampled: Tensor = resample_abs_pos_embed_nhwc(embedding, list(grid), interpolation=mode, antialias=False)
     return resampled
+
+
+def _weights(old: int, new: int, mode: str, device: torch.device) -> Tensor:
+    """(new, old), fp32: how torch resamples one side; both sides together are the product of two such."""
+    basis = torch.eye(old, device=device).view(1, old, old, 1)
+    return F.interpolate(basis, (new, 1), mode=mode, align_corners=False).view(old, new).T

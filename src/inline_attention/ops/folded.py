@@ -3,15 +3,14 @@
 With the identity kernel the read-out of `injective.py` is linear in x, so the projections can be multiplied into it. For a
 picture x (N, C) with values V = x W_v^T + b_v, their means x_bar and v_bar, and s the scale,
 
-    S   = (1/N) x^T V - x_bar v_bar^T      (C, C)   the covariance of input and values
-    M_h = W_k,h (s S)[:, h]                (d, d)   for each head h, S[:, h] the columns of that head
-        = (s/N) W_k,h (x^T V)[:, h] - s k_bar_h v_bar_h^T       what is subtracted is subtracted here, where it is smallest
-    A_h = W_q,h^T M_h                      (C, d)   stacked over heads: A (C, C)
-    c_h = b_q,h^T M_h + v_bar_h            (d,)     stacked over heads: c (C,)
-    out = x A + c                          (N, C)   before the output projection
+    sum_j k_j v_j^T = W_k,h (x^T V)[:, h]                (d, d)   for each head h, its columns of x^T V: `fold_state`
+    M_h = s Cov(k, v)                                    (d, d)   what is subtracted is subtracted here, where it is smallest
+    A_h = W_q,h^T M_h                                    (C, d)   stacked over heads: A (C, C): `fold_read_out`
+    c_h = b_q,h^T M_h + v_bar_h                          (d,)     stacked over heads: c (C,)
+    out = x A + c                                        (N, C)   before the output projection
 
 docs/math.md derives it. The key's bias adds a constant to every key and so leaves a covariance unchanged: it is not needed.
-Where no one needs V itself, S = Cov(x, x) W_v^T spares its making.
+Where no one needs V itself, x^T V = (x^T x) W_v^T + x_sum b_v^T spares its making.
 
 Shapes: x (B, N, C); W (C, C) as in `nn.Linear`, head h its rows h * d to h * d + d - 1; A (B, C, C), c (B, C).
 """
@@ -20,62 +19,66 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .masking import mean_valid
+from .injective import InjectiveState
+from .masking import count_valid
 from .precision import wide, without_autocast
 
 
-def fold_attention(
+def fold_state(
     x: Tensor,
-    x_mean: Tensor,
+    x_sum: Tensor,
     v: Tensor | None,
     mask: Tensor | None,
     *,
-    w_q: Tensor,
-    b_q: Tensor | None,
     w_k: Tensor,
     w_v: Tensor,
     b_v: Tensor | None,
     num_heads: int,
-    scale: float,
-) -> tuple[Tensor, Tensor]:
-    """A (B, C, C) and c (B, C), in fp32 or better, such that x A + c is injective attention of x.
+) -> InjectiveState:
+    """The state of keys W_k x, which are not made, and values.
 
     Args:
         x: the layer's input, (B, N, C), in fp32 or better, zero where masked.
-        x_mean: its mean over valid tokens, (B, C).
+        x_sum: its sum over tokens, (B, C).
         v: the values, (B, N, C), zero where masked; None if they are not needed otherwise.
         mask: (B, N), True where valid, or None.
-        w_q, b_q, w_k, w_v, b_v: the projections to queries, keys and values.
+        w_k, w_v, b_v: the projections to keys and values.
     """
+    w_k, w_v, b_v = wide(w_k), wide(w_v), None if b_v is None else wide(b_v)
     with without_autocast(x.device):
-        if v is None:  # a covariance does not see the value's bias
-            outer = torch.bmm(x.mT, x)
-            outer = torch.bmm(wide(w_v).expand_as(outer), outer)
-            centre = F.linear(x_mean, wide(w_v))
-            v_mean = centre if b_v is None else centre + wide(b_v)
-            v_mean = v_mean if mask is None else v_mean * mask.any(1, keepdim=True)
+        count = count_valid(x, mask)
+        if v is None or v.dtype is x.dtype:
+            v_sum = F.linear(x_sum, w_v)
+            v_sum = v_sum if b_v is None else torch.addcmul(v_sum, count.unsqueeze(1), b_v)
+        else:  # values in half precision were made by rounded weights: their own sum is what they have to be centred by
+            v_sum = v.sum(1, dtype=x.dtype)
+        if v is not None:
+            outer = torch.bmm(wide(v).mT, x)  # (B, C, C): sum_j v_j x_j^T
         else:
-            outer = torch.bmm(wide(v).mT, x)
-            if v.dtype is x.dtype:
-                v_mean = F.linear(x_mean, w_v, b_v)
-                v_mean = v_mean if mask is None else v_mean * mask.any(1, keepdim=True)
-            else:  # values in half precision were made by rounded weights: their own mean is what they have to be centred by
-                v_mean = mean_valid(wide(v), mask)
-            centre = v_mean
+            outer = torch.bmm(x.mT, x)
+            outer = torch.bmm(w_v.expand_as(outer), outer)
+            outer = outer if b_v is None else outer + b_v.unsqueeze(1) * x_sum.unsqueeze(1)
         batch, channels, width = outer.shape
-        heads, head_dim, count = num_heads, channels // num_heads, x.shape[1]
-        if mask is not None:
-            outer, count = outer / mask.sum(1).clamp(min=1)[:, None, None], 1
-        k_mean = F.linear(x_mean, wide(w_k)).view(batch, heads, 1, head_dim)
-        means = (centre.view(batch, heads, head_dim, 1) * k_mean).transpose(0, 1)  # (h, B, d, d)
-        by_head = outer.view(batch, heads, head_dim, width).transpose(0, 1).reshape(heads, batch * head_dim, width)
-        m = torch.baddbmm(
-            means.reshape(heads, batch * head_dim, head_dim), by_head, wide(w_k).view(heads, head_dim, width).mT,
-            beta=-scale, alpha=scale / count,
-        )  # (h, B d, d), the transpose of M_h for each picture  # fmt: skip
+        head_dim = channels // num_heads
+        by_head = outer.view(batch, num_heads, head_dim, width).transpose(0, 1).reshape(num_heads, batch * head_dim, width)
+        sums = torch.bmm(by_head, w_k.view(num_heads, head_dim, width).mT)  # (h, B d, d): for each head sum_j v_j k_j^T
+        return InjectiveState(
+            count,
+            F.linear(x_sum, w_k).view(batch, num_heads, head_dim),
+            v_sum.view(batch, num_heads, head_dim),
+            sums.view(num_heads, batch, head_dim, head_dim).permute(1, 0, 3, 2),
+        )
+
+
+def fold_read_out(state: InjectiveState, *, w_q: Tensor, b_q: Tensor | None, scale: float) -> tuple[Tensor, Tensor]:
+    """A (B, C, C) and c (B, C), in fp32 or better, such that x A + c is what queries W_q x + b_q read from the state."""
+    with without_autocast(state.outer_sum.device):
+        value_mean, covariance = state.moments()
+        (batch, heads, head_dim, _), width = covariance.shape, w_q.shape[1]
+        m = covariance.permute(1, 0, 3, 2).reshape(heads, batch * head_dim, head_dim) * scale  # (h, B d, d)
         a = torch.bmm(m, wide(w_q).view(heads, head_dim, width))  # (h, B d, C)
-        a = a.view(heads, batch, head_dim, width).transpose(0, 1).reshape(batch, channels, width).mT
+        a = a.view(heads, batch, head_dim, width).transpose(0, 1).reshape(batch, heads * head_dim, width).mT
         if b_q is None:
-            return a, v_mean
+            return a, value_mean.flatten(1)
         shift = torch.bmm(m, wide(b_q).view(heads, head_dim, 1))  # (h, B d, 1)
-        return a, v_mean + shift.view(heads, batch, head_dim).transpose(0, 1).reshape(batch, channels)
+        return a, value_mean.flatten(1) + shift.view(heads, batch, head_dim).transpose(0, 1).flatten(1)

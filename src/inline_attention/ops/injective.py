@@ -12,6 +12,7 @@ Shapes: q (B, heads, M, d), k (B, heads, N, d), v (B, heads, N, e), mask (B, N),
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -19,6 +20,7 @@ from torch import Tensor
 from torch import distributed as dist
 
 from .checks import check_head_split, check_mask
+from .exchange import sum_over
 from .kernels import Kernel, resolve_kernel
 from .masking import count_valid, zero_masked
 from .precision import wide, without_autocast
@@ -116,20 +118,31 @@ class InjectiveState:
                 "it must be (batch, heads, tokens, head_dim)"
             )
         scale = float(q.shape[-1]) ** -0.5 if scale is None else scale
-        count = self.count.clamp(min=1)[:, None, None]
-        key_mean, value_mean = self.key_sum / count, self.value_sum / count
         with without_autocast(q.device):
-            covariance = self.outer_sum / count.unsqueeze(-1) - key_mean.unsqueeze(-1) * value_mean.unsqueeze(-2)
+            value_mean, covariance = self.moments()
             out = value_mean.unsqueeze(-2) + q.to(covariance.dtype) @ (scale * covariance)
         return out.to(q.dtype)
 
+    def moments(self) -> tuple[Tensor, Tensor]:
+        """v_bar, (B, heads, e), and Cov, (B, heads, d, e); zeros where no token is valid."""
+        count = self.count.clamp(min=1)[:, None, None]
+        key_mean, value_mean = self.key_sum / count, self.value_sum / count
+        return value_mean, torch.addcmul(
+            self.outer_sum / count[..., None], key_mean[..., None], value_mean[:, :, None], value=-1
+        )
+
     def all_reduce(self, group: dist.ProcessGroup | None = None) -> InjectiveState:
         """The sum of the states of all processes of a group, in one small message. Gradients flow back to all of them."""
-        if not (dist.is_available() and dist.is_initialized()):
-            raise RuntimeError("all_reduce needs a process group: call torch.distributed.init_process_group first")
-        from torch.distributed.nn.functional import all_reduce  # imports much; few need it
+        return InjectiveState(*reduce_together(self.parts(), group))
 
-        parts = [self.count, self.key_sum, self.value_sum, self.outer_sum]
-        message = torch.cat([part.flatten() for part in parts])
-        summed = all_reduce(message, group=group if group is not None else dist.group.WORLD)
-        return InjectiveState(*(s.view_as(p) for s, p in zip(summed.split([p.numel() for p in parts]), parts, strict=True)))
+    def parts(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """The four sums."""
+        return self.count, self.key_sum, self.value_sum, self.outer_sum
+
+
+def reduce_together(parts: Sequence[Tensor], group: dist.ProcessGroup | None) -> list[Tensor]:
+    """Each tensor summed over the processes of a group, all of them in one message."""
+    if not (dist.is_available() and dist.is_initialized()):
+        raise RuntimeError("all_reduce needs a process group: call torch.distributed.init_process_group first")
+    summed = sum_over(torch.cat([part.flatten() for part in parts]), group)
+    return [s.view_as(part) for s, part in zip(summed.split([part.numel() for part in parts]), parts, strict=True)]

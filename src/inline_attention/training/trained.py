@@ -129,7 +129,12 @@ def _data(metadata: dict[str, Any], model: nn.Module) -> DataPart:
 @torch.no_grad()
 def top_classes(trained: Trained, pixels: torch.Tensor, count: int = 5) -> list[list[tuple[str, float]]]:
     """(name, probability) of the likeliest classes of each picture in (B, C, H, W)."""
-    shares, places = trained.model(pixels).float().softmax(1).topk(min(count, len(trained.classes)))
+    return likeliest(trained, trained.model(pixels), count)
+
+
+def likeliest(trained: Trained, logits: torch.Tensor, count: int = 5) -> list[list[tuple[str, float]]]:
+    """The same from what the model gave out, (B, classes)."""
+    shares, places = logits.float().softmax(1).topk(min(count, len(trained.classes)))
     return [
         [(trained.classes[place], share) for place, share in zip(row, values, strict=True)]
         for row, values in zip(places.tolist(), shares.tolist(), strict=True)

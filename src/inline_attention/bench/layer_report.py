@@ -1,14 +1,14 @@
 """What the records of `inline bench layer` say: a table, sentences, a picture."""
 
 from collections.abc import Callable, Sequence
-from math import log
-from pathlib import Path
-from typing import Any
+from functools import partial
+from math import isnan, log
 
 from matplotlib.figure import Figure
-from matplotlib.ticker import LogLocator, NullFormatter
 
-Record = dict[str, Any]
+from .drawing import GREY, INLINE, SOFTMAX, TEXTBOOK, logarithmic
+from .record import Record, memory, peak, ratio, seconds
+from .wording import ends, places, shown
 
 COLUMNS = ["N", "C", "ms", "softmax", "textbook", "inline", "global", "vs textbook", "vs softmax", "memory"]
 LEGEND = (
@@ -16,23 +16,6 @@ LEGEND = (
     "InLineAttention, and InLineAttention without its local residual (global). Forward + backward: its "
     "speed over textbook's and over softmax's, and its peak memory over textbook's."
 )
-
-
-def seconds(record: Record, kind: str, name: str) -> float:
-    """The best round; "inline" and "inline global" stand for the form that the layer chooses."""
-    best: float = record[kind][record["chosen"].get(name, name)]["best"]
-    return best
-
-
-def ratio(record: Record, kind: str, name: str, other: str) -> float:
-    """How many times as long `name` takes as `other`."""
-    return seconds(record, kind, name) / seconds(record, kind, other)
-
-
-def memory(record: Record, name: str, other: str) -> float:
-    """Peak memory of `name` over that of `other`; NaN where it could not be measured."""
-    mine, theirs = (record["memory"][record["chosen"].get(n, n)] for n in (name, other))
-    return mine / theirs if mine and theirs else float("nan")
 
 
 def over_the_better_form(record: Record, kind: str, name: str) -> float:
@@ -58,7 +41,7 @@ def rows(records: Sequence[Record]) -> list[list[str]]:
                 for name in ("softmax", "textbook", "inline", "inline global")
             ),
             *(f"{ratio(r, 'step', name, 'inline'):.2f}" for name in ("textbook", "softmax")),
-            f"{memory(r, 'inline', 'textbook'):.2f}",
+            shown(memory(r, "inline", "textbook")),
         ]
         for r in records
     ]
@@ -89,31 +72,31 @@ def sentences(records: Sequence[Record]) -> list[str]:
     small = [r for r in records if r["tokens"] < 784]
     out.append(f"InLineAttention, below 784 tokens, peak memory over softmax's: {_span(small, memory, 'inline', 'softmax')}")
     for kind, label in (("forward", "Forward"), ("step", "Forward + backward")):
-        speeds = [(r, ratio(r, kind, "softmax", "inline")) for r in records]
-        lost = [f"N = {r['tokens']}, C = {r['dim']} ({speed:.2f})" for r, speed in speeds if speed < 1]
-        out.append(f"{label}, softmax is faster than InLineAttention at {'; '.join(lost) or 'none of these sizes'}")
+        speed = partial(ratio, kind=kind, name="softmax", other="inline")
+        lost = places(records, speed, _where, lambda value: value < 1)
+        out.append(f"{label}, softmax is faster than InLineAttention at {lost or 'none of these sizes'}")
     return out
 
 
 def _span(records: Sequence[Record], value: Callable[..., float], *arguments: str) -> str:
     """Least and greatest value, with where."""
-    if not records:
-        return "not measured"
-    ordered = sorted(records, key=lambda r: value(r, *arguments))
-    ends = (ordered[0], ordered[-1])
-    return " to ".join(f"{value(r, *arguments):.2f} (N = {r['tokens']:,}, C = {r['dim']})" for r in ends)
+    return " to ".join(ends(records, lambda r: value(r, *arguments), _where)) if records else "not measured"
 
 
-def draw(records: Sequence[Record], path: Path) -> None:
+def _where(record: Record) -> str:
+    return f"N = {record['tokens']:,}, C = {record['dim']}"
+
+
+def draw(records: Sequence[Record]) -> Figure:
     """Time of a token and peak memory of a token against the number of tokens, for three widths."""
     dims = sorted({r["dim"] for r in records})
     dims = dims if len(dims) <= 3 else [dims[0], dims[len(dims) // 2], dims[-1]]
     lines = {
-        "softmax": ("softmax (SDPA)", "#c0392b", "-"),
-        "textbook": ("InLine, textbook", "#8e8e8e", "-"),
-        "inline": ("InLineAttention", "#1f5fa8", "-"),
-        "inline global": ("InLineAttention(local=False)", "#1f5fa8", "--"),
-        "four products": ("four products", "#000000", ":"),
+        "softmax": ("softmax (SDPA)", SOFTMAX, "-"),
+        "textbook": ("InLine, textbook", TEXTBOOK, "-"),
+        "inline": ("InLineAttention", INLINE, "-"),
+        "inline global": ("InLineAttention(local=False)", INLINE, "--"),
+        "four products": ("four products", GREY, ":"),
     }
     kinds = {"forward": "forward, µs a token", "step": "forward + backward, µs a token", "memory": "peak memory, kB a token"}
     figure = Figure(figsize=(4 * len(dims), 9), layout="constrained")
@@ -121,31 +104,22 @@ def draw(records: Sequence[Record], path: Path) -> None:
     for column, dim in enumerate(dims):
         chosen = sorted((r for r in records if r["dim"] == dim), key=lambda r: r["tokens"])
         tokens = [r["tokens"] for r in chosen]
+        ticks = [t for t, before in zip(tokens, [0, *tokens], strict=False) if t > 2 * before]
         for row, (kind, label) in enumerate(kinds.items()):
             axis = axes[row][column]
             for name, (text, colour, style) in lines.items():
                 values = [_per_token(r, kind, name) for r in chosen]
-                if any(values):
+                if not all(map(isnan, values)):
                     axis.plot(tokens, values, style, color=colour, label=text, marker="o", markersize=3)
-            axis.set(xscale="log", yscale="log")
-            axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-            axis.yaxis.set_major_formatter("{x:g}")
-            axis.yaxis.set_minor_formatter(NullFormatter())
-            axis.grid(alpha=0.3)
+            logarithmic(axis, ticks)
             if column == 0:
                 axis.set_ylabel(label)
         axes[0][column].set_title(f"C = {dim}")
         axes[-1][column].set_xlabel("tokens in a picture")
-        ticks = [t for t, before in zip(tokens, [0, *tokens], strict=False) if t > 2 * before]
-        axes[-1][column].set_xticks(ticks, [f"{t:,}" for t in ticks])
-        axes[-1][column].minorticks_off()
     axes[0][0].legend(fontsize=8)
-    figure.savefig(path, dpi=130)
+    return figure
 
 
-def _per_token(record: Record, kind: str, name: str) -> float | None:
-    count = record["batch"] * record["tokens"]
-    if kind == "memory":
-        held = record["memory"].get(record["chosen"].get(name, name))
-        return held / count / 1e3 if held else None
-    return None if name not in {**record[kind], **record["chosen"]} else 1e6 * seconds(record, kind, name) / count
+def _per_token(record: Record, kind: str, name: str) -> float:
+    count: int = record["batch"] * record["tokens"]
+    return peak(record, name) / count / 1e3 if kind == "memory" else 1e6 * seconds(record, kind, name) / count

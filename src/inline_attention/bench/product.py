@@ -1,0 +1,15 @@
+"""The yardstick of a case: one 1024 x 1024 x 1024 matrix product, whose rate is the most that a model could reach."""
+
+from collections.abc import Callable
+
+import torch
+
+SIDE = 1024
+FLOPS = 2 * SIDE**3
+"""Multiplications and additions of one product."""
+
+
+def product(dtype: torch.dtype, device: torch.device) -> Callable[[], object]:
+    """The product as a contender."""
+    a, b = (torch.randn(SIDE, SIDE, device=device).to(dtype) for _ in range(2))
+    return lambda: a @ b

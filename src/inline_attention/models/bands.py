@@ -1,0 +1,59 @@
+"""Pictures in bands of rows: what the parts of a model need to work on one band at a time.
+
+A step of an all-InLine model sees a token alone (norms, MLPs, projections), or a token and its neighbours (embeddings, local
+parts), for which a band needs a few rows of the next ones, or a sum over all tokens, which is the sum of the bands' sums.
+`streaming.py` takes the bands one after the other, `parallel.py` one a process.
+"""
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..layers import Block, InLineAttention
+from .backbone import Backbone
+from .embed import ConvEmbed, PatchMerge
+
+
+def all_linear(model: nn.Module, purpose: str) -> Backbone:
+    """The model, if a picture can go through it in bands; otherwise an error that says what is in the way."""
+    if not isinstance(model, Backbone):
+        raise ValueError(f"{purpose} needs one of this package's models, such as inline_deit_tiny, got {type(model).__name__}")
+    for name, block in model.named_modules():
+        if isinstance(block, Block):
+            mixer = block.mixer
+            if not isinstance(mixer, InLineAttention) or mixer.windows or mixer.reduction is not None:
+                kind = type(mixer).__name__ + (" in windows" if mixer.windows else "")
+                raise ValueError(
+                    f"{purpose} needs a model whose blocks are all InLine over the whole map, such as inline_deit_tiny or "
+                    f"inline_pvt_tiny; {name} of this one is {kind}"
+                )
+    return model
+
+
+def reach(block: nn.Module) -> tuple[int, int]:
+    """How many rows above and below a token the block's local parts see."""
+    assert isinstance(block, Block)
+    sides = [3] if block.mixer.lepe is not None else []
+    if block.mixer.local is not None:
+        sides.append(block.mixer.local.kernel_size[0])
+    return max(((side - 1) // 2 for side in sides), default=0), max((side // 2 for side in sides), default=0)
+
+
+def rows_needed(embed: ConvEmbed | PatchMerge, start: int, stop: int) -> tuple[int, int]:
+    """Which rows of its input an embedding needs to make these rows of its output; some may lie outside of the picture."""
+    if isinstance(embed, PatchMerge):
+        return start * embed.stride, stop * embed.stride
+    above, kernel = int(embed.proj.padding[0]), embed.proj.kernel_size[0]
+    return start * embed.stride - above, (stop - 1) * embed.stride - above + kernel
+
+
+def embed_rows(embed: ConvEmbed | PatchMerge, window: Tensor) -> Tensor:
+    """(B, C, rows needed, W) -> (B, rows, W', C'): what the embedding makes of these rows, zeros where the picture ends."""
+    if isinstance(embed, PatchMerge):
+        merged: Tensor = embed(window)
+        return merged
+    convolution = embed.proj
+    window = F.pad(window, (0, -window.shape[3] % embed.stride))
+    padding = (0, int(convolution.padding[1]))
+    embedded: Tensor = F.conv2d(window, convolution.weight, convolution.bias, convolution.stride, padding).permute(0, 2, 3, 1)
+    normed: Tensor = embed.norm(embedded)
+    return normed

@@ -1,0 +1,258 @@
+"""One picture over several processes: each has some rows of it, and all find the classes and the gradients of the whole.
+
+In an all-InLine model a process needs two things of the others, block by block: the sum of all summaries, whose size does not
+depend on the picture, and the rows next to its own for the local part, whose size depends on the picture's width only.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
+from math import prod
+from typing import Literal
+
+import torch
+from timm.models import checkpoint
+from torch import Tensor, nn
+from torch import distributed as dist
+from torch.func import functional_call
+
+from ..layers import Block
+from ..layers.mixer import Mixer
+from ..ops.checks import Grid
+from ..ops.exchange import average_gradients, exchange_rows
+from ..ops.injective import reduce_together
+from ..ops.precision import wide
+from .backbone import Backbone, grid_of
+from .bands import all_linear, reach
+from .embed import ConvEmbed
+from .stage import Stage
+
+Kind = Literal["summaries", "halo", "pooling", "gradients"]
+
+
+@dataclass
+class Traffic:
+    """Bytes that this process has sent, forward and backward, since the last `reset`.
+
+    A message counts with its own size, once for each process that it is sent to by name (halo), and once if it is summed over
+    the group (all others), whatever a library makes of that on the wire.
+    """
+
+    summaries: int = 0
+    """What each block has to know of all tokens, and its gradient."""
+    halo: int = 0
+    """Rows at the borders, and their gradients."""
+    pooling: int = 0
+    """The sum of the last features, where the classifier sees their mean, and its gradient."""
+    gradients: int = 0
+    """Gradients of the parameters, and of the picture if it requires any."""
+
+    def reset(self) -> None:
+        """Start from zero."""
+        self.summaries = self.halo = self.pooling = self.gradients = 0
+
+    def add(self, kind: Kind, size: int) -> None:
+        """Count a message of so many bytes."""
+        setattr(self, kind, getattr(self, kind) + size)
+
+
+def parallelize(model: nn.Module, group: dist.ProcessGroup | None = None) -> "SequenceParallel":
+    """Let the processes of a group share every picture, each taking some of its rows.
+
+        dist.init_process_group("gloo")
+        parallel = parallelize(timm.create_model("inline_deit_tiny"))
+        loss(parallel(pictures), labels).backward()                       # the same in every process
+
+    Args:
+        model: `inline_deit_*`, `inline_pvt_*`, or another of this package's with no softmax blocks and no overlapping patches.
+            All processes must have the same weights.
+        group: the processes; all if None.
+    """
+    backbone = all_linear(model, "parallelize")
+    for name, module in backbone.named_modules():
+        if isinstance(module, ConvEmbed) and module.overlap:
+            raise ValueError(f"parallelize needs patches that do not overlap, such as inline_pvt_tiny has; {name} overlaps")
+    if not (dist.is_available() and dist.is_initialized()):
+        raise RuntimeError("parallelize needs a process group: call torch.distributed.init_process_group first")
+    group = dist.group.WORLD if group is None else group
+    if group is None or dist.get_rank(group) < 0:
+        raise ValueError(f"process {dist.get_rank()} is not in the group that it was asked to share pictures with")
+    return SequenceParallel(backbone, group)
+
+
+class SequenceParallel(nn.Module):
+    """A model whose pictures lie over the processes of a group; see `parallelize`.
+
+    Give all processes the same pictures in the same order, and go backward in all or in none. `backward` leaves in each of them
+    the gradients of the mean of their losses, as DDP does: what one process alone would find, if the loss is of the classes and
+    so the same everywhere. Backward passes add up as usual. Processes that train with drop path must be seeded alike: they then
+    drop what one process, seeded like them, would. Parameters are the model's own, for optimizers and checkpoints.
+
+    Args:
+        model: an all-InLine model without overlapping patches.
+        group: the processes.
+    """
+
+    def __init__(self, model: Backbone, group: dist.ProcessGroup) -> None:
+        super().__init__()
+        self.model = model
+        self.group = group
+        self.rank, self.processes = dist.get_rank(group), dist.get_world_size(group)
+        self.traffic = Traffic()
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Pictures (B, in_chans, H, W) -> classes (B, num_classes), the same in every process: `model(x)`."""
+        if self.model.global_pool not in ("avg", "token"):
+            raise ValueError(f"parallelize needs global_pool='avg' or 'token', got {self.model.global_pool!r}")
+        return self._run(self._classes, x)
+
+    def forward_features(self, x: Tensor) -> Tensor:
+        """The part of `model.forward_features(x)` that is this process's, as `rows` tells.
+
+        (B, C, own rows, W') after the last stage and its norm; with a class token, tokens (B, 1 + own rows * W', C), the class
+        token being the same in every process.
+        """
+        return self._run(self._features, x)
+
+    def rows(self, height: int) -> tuple[int, int]:
+        """From where to where, in rows of the last map, a picture of this height is this process's."""
+        start, stop = self._split(height)[-1][self.rank]
+        return start, stop
+
+    def _split(self, height: int) -> list[list[tuple[int, int]]]:
+        """Rows of the picture, then of the map of each stage, that each process has: as even as rows of the last map can be."""
+        strides = [stage.embed.stride for stage in self._stages()]
+        heights = [height]
+        for stride in strides:
+            heights.append(grid_of((heights[-1], 1), stride)[0])
+        last = heights[-1]
+        if last < self.processes:
+            raise ValueError(
+                f"{self.processes} processes cannot share the {last} rows that {height} pixels have in the last map"
+            )
+        cuts = [-(-rank * last // self.processes) for rank in range(self.processes + 1)]
+        return [
+            list(pairwise(min(cut * prod(strides[level:]), rows) for cut in cuts))  # what is padded is the last process's
+            for level, rows in enumerate(heights)
+        ]
+
+    def _stages(self) -> list[Stage]:
+        return [stage for stage in self.model.stages if isinstance(stage, Stage)]
+
+    def _run(self, function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+        """The function of x, with gradients that are averaged over the processes before x and the parameters get them."""
+        self.model.check_pictures(x)
+        self._check_dropout()
+        named = [("x", x), *((f"model.{name}", parameter) for name, parameter in self.model.named_parameters())]
+        wanted = {name: tensor for name, tensor in named if tensor.requires_grad}
+        if not wanted or not torch.is_grad_enabled():
+            return function(x)
+        tensors = average_gradients(list(wanted.values()), self.group, partial(self.traffic.add, "gradients"))
+        averaged = dict(zip(wanted, tensors, strict=True))
+        x = averaged.pop("x", x)
+        result: Tensor = functional_call(_Function(self.model, function), averaged, (x,))
+        return result
+
+    def _check_dropout(self) -> None:
+        """Raise if a process would drop other things than one process alone."""
+        for name, module in self.model.named_modules():
+            rate = module.p if isinstance(module, nn.Dropout) else module.attn_drop if isinstance(module, Mixer) else 0.0
+            if module.training and rate:
+                raise ValueError(f"parallelize cannot train with dropout, other than drop path: {name} drops {rate:g}")
+
+    def _classes(self, x: Tensor) -> Tensor:
+        """What `forward` gives."""
+        tokens, grid = self._tokens(x)
+        if self.model.global_pool == "token":
+            pooled = tokens[:, 0]
+        else:
+            (total,) = reduce_together([wide(tokens[:, self.model.num_prefix_tokens :]).sum(1)], self.group)
+            self._count_sum("pooling", total.nbytes, total)
+            height = self._split(x.shape[2])[-1][-1][1]
+            pooled = (total / (height * grid[1])).to(tokens.dtype)
+        classes: Tensor = self.model.head(self.model.head_drop(pooled))
+        return classes
+
+    def _features(self, x: Tensor) -> Tensor:
+        """What `forward_features` gives."""
+        tokens, grid = self._tokens(x)
+        return tokens if self.model.num_prefix_tokens else _as_map(tokens, grid)
+
+    def _tokens(self, x: Tensor) -> tuple[Tensor, Grid]:
+        """Prefix tokens and this process's own, (B, prefix + own rows * W', C), after the last norm; and (own rows, W')."""
+        split = self._split(x.shape[2])
+        start, stop = split[0][self.rank]
+        x, tokens = x[:, :, start:stop], x
+        grid: Grid = ()
+        for stage, shares in zip(self._stages(), split[1:], strict=True):
+            tokens, grid = self._stage(stage, x, shares)
+            x = _as_map(tokens[:, stage.num_prefix_tokens :], grid)
+        return self.model.norm(tokens), grid
+
+    def _stage(self, stage: Stage, x: Tensor, shares: list[tuple[int, int]]) -> tuple[Tensor, Grid]:
+        """Tokens after a stage, and the grid of this process's own, from its rows of the map before."""
+        blocks = [block for block in stage.blocks if isinstance(block, Block)]
+        furthest, fewest = max((max(reach(block)) for block in blocks), default=0), min(stop - start for start, stop in shares)
+        if furthest > fewest:
+            raise ValueError(f"blocks that look {furthest} rows far need processes with as many, and one has {fewest}")
+        rows: Tensor = stage.embed(x)
+        grid = (rows.shape[1], rows.shape[2])
+        prefix = None
+        if stage.positions is not None:
+            rows = rows + stage.positions.rows((shares[-1][1], grid[1]), *shares[self.rank])
+            prefix = stage.positions.prefix()
+        tokens = rows.flatten(1, 2)
+        tokens = tokens if prefix is None else torch.cat([prefix.expand(rows.shape[0], -1, -1), tokens], 1)
+        for block in blocks:
+            if stage.grad_checkpointing:
+                tokens = checkpoint(self._block, block, tokens, grid, stage.num_prefix_tokens)
+            else:
+                tokens = self._block(block, tokens, grid, stage.num_prefix_tokens)
+        return tokens, grid
+
+    def _block(self, block: Block, tokens: Tensor, grid: Grid, prefix: int) -> Tensor:
+        """A block's answer to prefix tokens, which all processes have, and to a process's own."""
+        part = block.summarize(tokens, mask=self._counted_here(tokens, prefix) if prefix else None)
+        summary = part.all_reduce(self.group)
+        self._count_sum("summaries", part.numel() * part.input_sum.element_size(), summary.state.outer_sum)
+        rows, (above, below) = tokens[:, prefix:].unflatten(1, grid), reach(block)
+        if above or below:
+            rows = exchange_rows(rows, (above, below), self.group, partial(self.traffic.add, "halo"))
+        halo = (above if self.rank > 0 else 0, below if self.rank < self.processes - 1 else 0)
+        beside = (rows.shape[1], grid[1])
+        if not prefix:
+            return block.respond(rows.flatten(1, 2), summary, beside, halo=halo)
+        devices = [] if tokens.is_cpu else [tokens.device]
+        with torch.random.fork_rng(devices, block.training, device_type=tokens.device.type):  # drop path: one draw for both
+            first = block.respond(tokens[:, :prefix], summary)
+        return torch.cat([first, block.respond(rows.flatten(1, 2), summary, beside, halo=halo)], 1)
+
+    def _counted_here(self, tokens: Tensor, prefix: int) -> Tensor:
+        """(B, N): prefix tokens are in all processes and are counted in the first."""
+        mask = torch.ones(tokens.shape[:2], dtype=torch.bool, device=tokens.device)
+        mask[:, :prefix] = self.rank == 0
+        return mask
+
+    def _count_sum(self, kind: Kind, size: int, result: Tensor) -> None:
+        """Count a sum over the group, and the sum of its gradients when they come."""
+        self.traffic.add(kind, size)
+        if result.requires_grad:
+            result.register_hook(lambda _: self.traffic.add(kind, size))
+
+
+class _Function(nn.Module):
+    """A function of a model's, called as a module: `functional_call` takes no other."""
+
+    def __init__(self, model: nn.Module, function: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.model = model
+        self.function = function
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.function(x)
+
+
+def _as_map(tokens: Tensor, grid: Grid) -> Tensor:
+    """(B, H * W, C) -> (B, C, H, W)."""
+    return tokens.unflatten(1, grid).permute(0, 3, 1, 2)

@@ -1,0 +1,130 @@
+"""A picture that can be read by rows, wherever it is: in memory, in a memory-mapped array, in a file."""
+
+from collections.abc import Callable, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor, nn
+
+
+class Picture(NamedTuple):
+    """A picture as a model sees it, normalised."""
+
+    height: int
+    width: int
+    read: Callable[[int, int], Tensor]
+    """(start, stop) -> (1, C, stop - start, W): these rows."""
+
+
+def open_picture(picture: Any, *, channels: int = 3, mean: Sequence[float] = (0.0,), std: Sequence[float] = (1.0,)) -> Picture:
+    """A picture, from what a user has.
+
+    Args:
+        picture: a floating-point tensor (C, H, W) or (1, C, H, W) that is normalised already, as a model's forward takes it;
+            or an array (H, W, C) or (H, W) of whole numbers, 0 to the type's greatest, or of numbers from 0 to 1: numpy's,
+            memory-mapped or not, or anything that has a shape and a dtype and can be sliced, such as zarr's; or a pillow image;
+            or the path of a `.npy` file, which is memory-mapped, or of a picture that pillow reads, which is decoded as a
+            whole, at four bytes a pixel; or a `Picture`.
+        channels: how many there are to be.
+        mean, std: how all but tensors are normalised, one number for each channel or one for all.
+    """
+    if isinstance(picture, Picture):
+        return picture
+    if isinstance(picture, Tensor):
+        return _from_tensor(picture, channels)
+    normalise = _normaliser(channels, mean, std)
+    if isinstance(picture, str | Path):
+        picture = _open(Path(picture))
+    if isinstance(picture, Image.Image):
+        return _from_pillow(picture, channels, normalise)
+    if not hasattr(picture, "shape"):
+        raise ValueError(f"a picture is a tensor, an array, a pillow image or a path, got {type(picture).__name__}")
+    return _from_array(picture, channels, normalise)
+
+
+def picture_for(model: nn.Module, picture: Any) -> Picture:
+    """`open_picture` with the model's channels, and the mean and deviation of its `pretrained_cfg`."""
+    configuration: dict[str, Any] = getattr(model, "pretrained_cfg", None) or {}
+    return open_picture(
+        picture,
+        channels=int(getattr(model, "in_chans", 3)),
+        mean=configuration.get("mean", (0.0,)),
+        std=configuration.get("std", (1.0,)),
+    )
+
+
+def _from_tensor(picture: Tensor, channels: int) -> Picture:
+    picture = picture.unsqueeze(0) if picture.ndim == 3 else picture
+    if picture.ndim != 4 or picture.shape[:2] != (1, channels) or not picture.is_floating_point():
+        raise ValueError(
+            f"one picture, a floating-point tensor ({channels}, H, W), is expected, got {picture.dtype} {tuple(picture.shape)}"
+        )
+    return Picture(picture.shape[2], picture.shape[3], lambda start, stop: picture[:, :, start:stop])
+
+
+def _from_array(array: Any, channels: int, normalise: Callable[[Tensor], Tensor]) -> Picture:
+    shape, kind = tuple(array.shape), np.dtype(array.dtype)
+    if len(shape) not in (2, 3) or (shape[2] if len(shape) == 3 else 1) != channels:
+        raise ValueError(f"an array ({channels} channels) must be (H, W, {channels}), got {shape}")
+    if kind.kind not in "uif":
+        raise ValueError(f"an array of whole numbers or of floating-point numbers is expected, got {kind}")
+    greatest = 1.0 if kind.kind == "f" else float(np.iinfo(kind).max)
+
+    def read(start: int, stop: int) -> Tensor:
+        rows = np.asarray(array[start:stop]).reshape(stop - start, shape[1], channels)
+        return normalise(torch.from_numpy(rows.astype(np.float32) / np.float32(greatest)).permute(2, 0, 1))
+
+    return Picture(shape[0], shape[1], read)
+
+
+def _from_pillow(image: Image.Image, channels: int, normalise: Callable[[Tensor], Tensor]) -> Picture:
+    mode = {1: "L", 3: "RGB", 4: "RGBA"}.get(channels)
+    if mode is None:
+        raise ValueError(f"pillow has no pictures of {channels} channels: pass an array (H, W, {channels})")
+
+    def read(start: int, stop: int) -> Tensor:
+        band = np.array(image.crop((0, start, image.width, stop)).convert(mode)).reshape(stop - start, image.width, channels)
+        return normalise(torch.from_numpy(band).permute(2, 0, 1).float() / 255)
+
+    return Picture(image.height, image.width, read)
+
+
+def _open(path: Path) -> Any:
+    """A memory-mapped array, or a pillow image, decoded."""
+    if not path.is_file():
+        raise FileNotFoundError(f"no picture at {path}")
+    try:
+        if path.suffix == ".npy":
+            return np.load(path, mmap_mode="r", allow_pickle=False)
+        with _any_size():
+            image = Image.open(path)
+            try:
+                image.load()
+            except BaseException:
+                image.close()
+                raise
+            return image
+    except (OSError, ValueError, SyntaxError) as error:
+        raise ValueError(f"cannot read the picture {path}: {error}") from error
+
+
+@contextmanager
+def _any_size() -> Any:
+    """Pillow's guard against large pictures off: large pictures are what this is for."""
+    before, Image.MAX_IMAGE_PIXELS = Image.MAX_IMAGE_PIXELS, None
+    try:
+        yield
+    finally:
+        Image.MAX_IMAGE_PIXELS = before
+
+
+def _normaliser(channels: int, mean: Sequence[float], std: Sequence[float]) -> Callable[[Tensor], Tensor]:
+    """(C, rows, W), 0 to 1 -> (1, C, rows, W), as a model was trained."""
+    if len(mean) not in (1, channels) or len(std) not in (1, channels):
+        raise ValueError(f"pictures of {channels} channels cannot be normalised by mean {tuple(mean)} and std {tuple(std)}")
+    centre, width = (torch.tensor(part).view(-1, 1, 1) for part in (mean, std))
+    return lambda rows: ((rows - centre) / width).unsqueeze(0)

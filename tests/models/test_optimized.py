@@ -1,0 +1,99 @@
+"""An optimized model gives what the model gives, and says what was done to it."""
+
+import re
+
+import pytest
+import torch
+from timm.models import create_model
+
+from inline_attention import optimize
+
+
+def made(**options):
+    torch.manual_seed(0)
+    return create_model("inline_pvt_nano", num_classes=5, depths=(1, 1, 1, 1), **options)
+
+
+def test_the_same_outputs_compiled_or_not_at_every_size():
+    model = made()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    fast = optimize(model, (48, 40), batch=2)
+    assert model.training
+    assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
+    assert all(parameter.requires_grad for parameter in model.parameters())
+    assert "Made for 48 x 40 pixels: position embeddings, if any, are resampled once." in fast.report
+    assert "ompiled: " in fast.report
+    assert "2 pictures of 48 x 40" in fast.report
+    model.eval()
+    for shape in ((2, 3, 48, 40), (1, 3, 48, 40), (3, 3, 32, 32)):
+        pictures = torch.randn(shape)
+        given, plain = fast(pictures), model(pictures).detach()
+        assert not given.requires_grad
+        if shape[2:] == (48, 40):
+            assert float((given - plain).abs().max()) < 1e-5 * float(plain.abs().max())
+        else:  # positions were resampled twice
+            torch.testing.assert_close(given, fast.model(pictures))
+
+
+def other(replacement):
+    return lambda model, **_: lambda x: replacement(model, x)
+
+
+def failing(model, x):
+    raise RuntimeError("no compiler found\nand a long tale of it")
+
+
+def off(model, x):
+    return model(x) * (1 + 1e-4)
+
+
+def slow(model, x):
+    return model(x) + 0 * sum(model(x) for _ in range(3))
+
+
+def not_a_number(model, x):
+    return model(x) * float("nan")
+
+
+@pytest.mark.parametrize(
+    ("replacement", "said"),
+    [
+        (failing, r"Not compiled: torch.compile failed \(no compiler found\)."),
+        (off, r"Not compiled: outputs would differ by 1.0e-04 of the largest."),
+        (not_a_number, r"Not compiled: outputs would differ by nan of the largest."),
+        (slow, r"Not compiled: it would take [\d.]+ ms instead of [\d.]+ ms for 1 picture of 32 x 32."),
+    ],
+)
+def test_what_is_not_better_is_not_used(replacement, said, monkeypatch):
+    monkeypatch.setattr(torch, "compile", other(replacement))
+    model = made().eval()
+    fast = optimize(model)
+    pictures = torch.randn(1, 3, 32, 32)
+    torch.testing.assert_close(fast(pictures), model(pictures), rtol=0, atol=0)
+    assert re.fullmatch(said, fast.report)
+    assert fast.report in repr(fast)
+
+
+def test_what_is_better_is_used(monkeypatch):
+    calls = []
+
+    def compiled(model, x):
+        calls.append(x.shape)
+        return answers[x.shape] if x.shape in answers else answers.setdefault(x.shape, model(x))
+
+    answers = {}
+    monkeypatch.setattr(torch, "compile", other(compiled))
+    fast = optimize(made(), batch=4)
+    assert fast.report.startswith("Compiled: ")
+    assert fast.report.endswith("outputs differ by 0.0e+00 of the largest.")
+    before = len(calls)
+    fast(torch.randn(4, 3, 32, 32))
+    fast(torch.randn(3, 3, 32, 32))
+    assert calls[before:] == [(4, 3, 32, 32)]
+
+
+def test_errors():
+    with pytest.raises(ValueError, match="batch must be at least 1, got 0"):
+        optimize(made(), batch=0)
+    with pytest.raises(ValueError, match="pictures must be at least 8 x 8 pixels for patches of 2, got 4 x 40"):
+        optimize(made(), (4, 40))

@@ -1,0 +1,204 @@
+"""A picture in bands gives what the whole picture gives, from wherever it comes, and holds no more than a band."""
+
+import errno
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from timm.models import create_model
+
+from inline_attention import stream
+from inline_attention.layers import Block
+from inline_attention.models.picture import open_picture, picture_for
+
+ALL_LINEAR = [
+    pytest.param("inline_deit_nano", {}, id="deit"),
+    pytest.param("inline_deit_nano", {"kernel": "relu"}, id="deit-relu"),
+    pytest.param("inline_deit_nano", {"local": False}, id="deit-global"),
+    pytest.param("inline_deit_nano", {"global_pool": "avg"}, id="deit-avg"),
+    pytest.param("inline_pvt_nano", {}, id="pvt"),
+    pytest.param("inline_pvt_nano", {"class_token": True, "kernel": "relu_affine"}, id="pvt-class-token"),
+    pytest.param("inline_swin_nano", {"inline_depths": (1, 1, 2, 1)}, id="swin"),
+    pytest.param("inline_cswin_nano", {"inline_depths": (1, 1, 2, 1)}, id="cswin"),
+]
+
+
+def made(name, dtype=torch.float64, **options):
+    torch.manual_seed(0)
+    return create_model(name, num_classes=5, **options).to(dtype).eval()
+
+
+@pytest.mark.parametrize(("name", "options"), ALL_LINEAR)
+@pytest.mark.parametrize("exact", [True, False])
+@pytest.mark.parametrize(("size", "tokens"), [((32, 32), 10**6), ((45, 70), 1), ((70, 45), 40), ((96, 33), 25)])
+def test_bands_give_what_the_whole_gives(name, options, size, tokens, exact):
+    model = made(name, **options)
+    picture = torch.randn(1, 3, *size, dtype=torch.float64)
+    if exact:
+        model.set_input_size(size)  # positions need no resampling, which timm does in fp32
+    with torch.no_grad():
+        features, maps = model.forward_intermediates(picture, norm=True)
+        logits = model(picture)
+    streamed = stream(model, picture, tokens=tokens)
+    close = {"rtol": 1e-10, "atol": 1e-10} if exact else {"rtol": 1e-6, "atol": 1e-6}
+    torch.testing.assert_close(streamed.features, features, **close)
+    torch.testing.assert_close(streamed.logits, logits, **close)
+    whole = maps[-1:] if model.num_prefix_tokens and len(streamed.maps) == 1 else maps  # a DeiT's taps are its blocks
+    for ours, plain in zip(streamed.maps, whole, strict=True):
+        torch.testing.assert_close(ours, plain, **close)
+
+
+@pytest.mark.parametrize("name", ["inline_deit_tiny", "inline_pvt_tiny"])
+def test_published_models_in_fp32(name):
+    model = made(name, torch.float32, img_size=(160, 96))
+    picture = torch.randn(3, 200, 130)
+    with torch.no_grad():
+        plain = model.forward_features(picture.unsqueeze(0))
+    streamed = stream(model, picture, tokens=64)
+    assert float((streamed.features - plain).abs().max()) < 1e-5 * float(plain.abs().max())
+
+
+def test_no_block_sees_more_than_a_band_and_its_neighbours(monkeypatch):
+    seen = []
+    respond = Block.respond
+    monkeypatch.setattr(
+        Block, "respond", lambda self, x, *rest, **more: (seen.append(x.shape[1]), respond(self, x, *rest, **more))[1]
+    )
+    stream(made("inline_deit_nano", torch.float32, patch_size=4), torch.randn(3, 400, 40), tokens=30)  # 100 rows of 10 tokens
+    assert max(seen) == (3 + 2) * 10
+    assert min(seen) == 1  # the class token, by itself
+
+
+@pytest.fixture
+def pixels():
+    return np.random.default_rng(0).integers(0, 256, (40, 56, 3), dtype=np.uint8)
+
+
+def normalised(model, pixels):
+    mean, std = (torch.tensor(model.pretrained_cfg[name]).view(3, 1, 1) for name in ("mean", "std"))
+    return ((torch.from_numpy(pixels).permute(2, 0, 1).float() / 255 - mean) / std).unsqueeze(0)
+
+
+@pytest.mark.parametrize("kind", ["array", "uint16", "float", "memmap", "npy", "pillow", "png", "tiff"])
+def test_pictures_from_everywhere_are_the_same(kind, pixels, tmp_path):
+    model = made("inline_pvt_nano", torch.float32)
+    np.save(tmp_path / "a.npy", pixels)
+    for ending in ("png", "tiff"):
+        Image.fromarray(pixels).save(tmp_path / f"a.{ending}")
+    given = {
+        "array": pixels,
+        "uint16": pixels.astype(np.uint16) * 257,
+        "float": pixels.astype(np.float64) / 255,
+        "memmap": np.load(tmp_path / "a.npy", mmap_mode="r"),
+        "npy": tmp_path / "a.npy",
+        "pillow": Image.fromarray(pixels),
+        "png": str(tmp_path / "a.png"),
+        "tiff": tmp_path / "a.tiff",
+    }[kind]
+    with torch.no_grad():
+        expected = model(normalised(model, pixels))
+    torch.testing.assert_close(stream(model, given, tokens=30).logits, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_grey_pictures(pixels, tmp_path):
+    grey = pixels[:, :, 0]
+    Image.fromarray(grey).save(tmp_path / "a.png")
+    model = made("inline_deit_nano", torch.float32, in_chans=1)
+    mean, std = (model.pretrained_cfg[name] for name in ("mean", "std"))
+    assert len(mean) == len(std) == 3
+    with pytest.raises(ValueError, match=r"pictures of 1 channels cannot be normalised by mean \(0.485"):
+        stream(model, grey)
+    model.pretrained_cfg = {**model.pretrained_cfg, "mean": (0.5,), "std": (0.25,)}
+    rows = picture_for(model, tmp_path / "a.png").read(3, 9)
+    torch.testing.assert_close(rows, (torch.from_numpy(grey[3:9]).float() / 255 - 0.5)[None, None] / 0.25)
+    torch.testing.assert_close(stream(model, grey).logits, stream(model, tmp_path / "a.png").logits)
+
+
+def test_pillows_guard_is_off_only_while_opening(pixels, tmp_path, monkeypatch):
+    Image.fromarray(pixels).save(tmp_path / "a.png")
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 10)
+    open_picture(tmp_path / "a.png")
+    assert Image.MAX_IMAGE_PIXELS == 10
+
+
+def test_progress_comes_to_its_end():
+    told = []
+    stream(
+        made("inline_pvt_nano"), torch.randn(3, 64, 64, dtype=torch.float64), tokens=32, progress=lambda *now: told.append(now)
+    )
+    assert [done for done, _ in told] == list(range(1, len(told) + 1))
+    assert {total for _, total in told} == {len(told)}
+
+
+def test_files_are_gone_and_tensors_stay(tmp_path):
+    streamed = stream(made("inline_deit_nano"), torch.randn(3, 64, 64, dtype=torch.float64), folder=tmp_path)
+    assert list(tmp_path.iterdir()) == []
+    before = streamed.features.clone()
+    streamed.features.mul_(2)
+    torch.testing.assert_close(streamed.features, 2 * before)
+    head = torch.nn.Linear(96, 2).double()
+    head(streamed.features).sum().backward()  # a head can be trained on what came out
+    assert head.weight.grad is not None
+
+
+@pytest.mark.parametrize(
+    ("picture", "said"),
+    [
+        (
+            torch.zeros(2, 3, 64, 64),
+            r"one picture, a floating-point tensor \(3, H, W\), is expected, got torch.float32 \(2, 3, 64",
+        ),
+        (torch.zeros(3, 64, 64, dtype=torch.uint8), "floating-point tensor .* got torch.uint8"),
+        (torch.zeros(3, 6, 64), "pictures must be at least 8 x 8 pixels for patches of 2, got 6 x 64"),
+        (np.zeros((64, 64), np.uint8), r"must be \(H, W, 3\), got \(64, 64\)"),
+        (np.zeros((64, 64, 3), complex), "whole numbers or of floating-point numbers is expected, got complex128"),
+        (b"pixels", "a tensor, an array, a pillow image or a path, got bytes"),
+    ],
+)
+def test_what_is_no_picture(picture, said):
+    with pytest.raises(ValueError, match=said):
+        stream(made("inline_deit_nano", torch.float32), picture)
+
+
+def test_files_that_are_no_pictures(tmp_path, pixels):
+    model = made("inline_deit_nano", torch.float32)
+    with pytest.raises(FileNotFoundError, match=r"no picture at .*nowhere.png"):
+        stream(model, tmp_path / "nowhere.png")
+    Image.fromarray(pixels).save(tmp_path / "whole.png")
+    for name, content in {
+        "a.png": b"not a picture",
+        "b.npy": b"not an array",
+        "c.png": (tmp_path / "whole.png").read_bytes()[:2000],
+    }.items():
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(ValueError, match=f"cannot read the picture .*{name}"):
+            stream(model, tmp_path / name)
+    np.save(tmp_path / "objects.npy", np.array([{}]), allow_pickle=True)
+    with pytest.raises(ValueError, match=r"objects.npy"):  # nothing in a file is ever executed
+        stream(model, tmp_path / "objects.npy")
+
+
+def test_models_that_cannot():
+    picture = torch.zeros(3, 64, 64)
+    with pytest.raises(
+        ValueError, match=r"all InLine over the whole map.*stages.3.blocks.0 of this one is SoftmaxAttention in win"
+    ):
+        stream(made("inline_swin_nano"), picture)
+    with pytest.raises(ValueError, match=r"stages.0.blocks.0 of this one is LinearAttention"):
+        stream(made("inline_deit_nano", mixer="linear"), picture)
+    with pytest.raises(ValueError, match="one of this package's models, such as inline_deit_tiny, got Linear"):
+        stream(torch.nn.Linear(3, 3), picture)
+    with pytest.raises(ValueError, match=r"call model.eval"):
+        stream(made("inline_deit_nano").train(), picture)
+    with pytest.raises(ValueError, match="tokens must be at least 1, got 0"):
+        stream(made("inline_deit_nano"), picture.double(), tokens=0)
+
+
+def test_a_full_disk_is_told_before_anything_is_written(monkeypatch):
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("os.posix_fallocate", full)
+    with pytest.raises(OSError, match=r"no room for 0.0 GB of tokens in .*No space left on device; pass another folder"):
+        stream(made("inline_deit_nano"), torch.zeros(3, 64, 64, dtype=torch.float64))
