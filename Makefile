@@ -29,9 +29,8 @@ format: $(VENV)/.ready  ## let ruff mend what it can
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(VENV)/.ready  ## measure layer and models against their rivals; writes benchmarks/results/
-	$(BIN)/inline bench layer --out benchmarks/results
-	$(BIN)/inline bench models --out benchmarks/results
+bench: $(VENV)/.ready  ## measure everything against its rivals; writes benchmarks/results/
+	for bench in layer models resolution stream; do $(BIN)/inline bench $$bench --out benchmarks/results || exit 1; done
 
 clean:  ## take away what the targets made
 	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache

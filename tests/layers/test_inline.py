@@ -163,3 +163,26 @@ def test_no_more_than_linear_memory_is_written():
         layer(torch.randn(1, 1024, 8), (32, 32))
     largest = max((torch.Size(shape).numel() for event in profile.events() for shape in event.input_shapes if shape), default=0)
     assert 1024 * 8 <= largest <= 4 * 1024 * 8
+
+
+@pytest.mark.parametrize("kernel", ["identity", "relu"])
+@pytest.mark.parametrize("local", [True, False])
+@pytest.mark.parametrize("size", [3, (5, 3), (2, 3)])
+def test_summaries_of_bands_answer_like_the_whole(kernel, local, size):
+    """A picture of 7 x 4 tokens and a class token, in bands of 1, 4 and 2 rows, with the rows next to them."""
+    layer = InLineAttention(24, 3, kernel=kernel, local=local, local_size=size if local else 3, dtype=torch.float64).eval()
+    x = torch.randn(2, 29, 24, dtype=torch.float64)
+    whole = layer(x, (7, 4), num_prefix_tokens=1)
+    rows = x[:, 1:].unflatten(1, (7, 4))
+    bands = [(0, 1), (1, 5), (5, 7)]
+    parts = [layer.summarize(rows[:, a:b].flatten(1, 2)) for a, b in bands]
+    masked = torch.tensor([[True] + [False] * 28]).expand(2, -1)
+    summary = parts[2] + layer.summarize(x, mask=masked) + parts[0] + parts[1]
+    assert summary.numel() == 2 * (1 + 3 * 24 + 24 * 8)
+    tall = (size if isinstance(size, int) else size[0]) if local else 1
+    above, below = (tall - 1) // 2, tall // 2
+    answers = [layer.respond(x[:, :1], summary)]
+    for a, b in bands:
+        start, stop = max(0, a - above), min(7, b + below)
+        answers.append(layer.respond(rows[:, start:stop].flatten(1, 2), summary, (stop - start, 4), halo=(a - start, stop - b)))
+    torch.testing.assert_close(torch.cat(answers, 1), whole, rtol=1e-11, atol=1e-11)

@@ -1,6 +1,7 @@
 """A picture in bands gives what the whole picture gives, from wherever it comes, and holds no more than a band."""
 
 import errno
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,8 +10,9 @@ from PIL import Image
 from timm.models import create_model
 
 from inline_attention import stream
-from inline_attention.layers import Block
+from inline_attention.layers import Block, InLineAttention
 from inline_attention.models.picture import open_picture, picture_for
+from inline_attention.models.store import Store
 
 ALL_LINEAR = [
     pytest.param("inline_deit_nano", {}, id="deit"),
@@ -152,7 +154,8 @@ def test_files_are_gone_and_tensors_stay(tmp_path):
         (torch.zeros(3, 64, 64, dtype=torch.uint8), "floating-point tensor .* got torch.uint8"),
         (torch.zeros(3, 6, 64), "pictures must be at least 8 x 8 pixels for patches of 2, got 6 x 64"),
         (np.zeros((64, 64), np.uint8), r"must be \(H, W, 3\), got \(64, 64\)"),
-        (np.zeros((64, 64, 3), complex), "whole numbers or of floating-point numbers is expected, got complex128"),
+        (np.zeros((64, 64, 3), complex), "uint8, uint16, or floating-point numbers from 0 to 1, got complex128"),
+        (np.zeros((64, 64, 3), int), "uint8, uint16, or floating-point numbers from 0 to 1, got int64"),
         (b"pixels", "a tensor, an array, a pillow image or a path, got bytes"),
     ],
 )
@@ -191,14 +194,115 @@ def test_models_that_cannot():
         stream(torch.nn.Linear(3, 3), picture)
     with pytest.raises(ValueError, match=r"call model.eval"):
         stream(made("inline_deit_nano").train(), picture)
+    with pytest.raises(ValueError, match="stream needs a global_pool, got ''"):
+        stream(made("inline_deit_nano", global_pool=""), picture)
     with pytest.raises(ValueError, match="tokens must be at least 1, got 0"):
         stream(made("inline_deit_nano"), picture.double(), tokens=0)
 
 
-def test_a_full_disk_is_told_before_anything_is_written(monkeypatch):
-    def full(*_):
-        raise OSError(errno.ENOSPC, "No space left on device")
+def test_a_full_disk_is_told_before_anything_is_computed(monkeypatch):
+    taken = []
+
+    def full(descriptor, start, size):
+        taken.append(size)
+        if len(taken) == 4:
+            raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr("os.posix_fallocate", full)
-    with pytest.raises(OSError, match=r"no room for 0.0 GB of tokens in .*No space left on device; pass another folder"):
-        stream(made("inline_deit_nano"), torch.zeros(3, 64, 64, dtype=torch.float64))
+    monkeypatch.setattr(Block, "summarize", None)
+    with pytest.raises(OSError, match=r"no room for 0.0 GB of tokens in .*: No space left on device; pass another folder"):
+        stream(made("inline_pvt_nano"), torch.zeros(3, 64, 64, dtype=torch.float64))
+    assert taken == [8 * n * c for n, c in ((1024, 32), (256, 64), (64, 96), (16, 128))]
+
+
+def test_where_files_cannot_be_reserved_they_are_written(monkeypatch):
+    monkeypatch.delattr("os.posix_fallocate")
+    test_published_models_in_fp32("inline_pvt_tiny")
+
+
+def test_memory_of_the_file_is_let_go(monkeypatch):
+    """What a process holds of its files after a pass is little, however large they are."""
+    held = []
+
+    def resident():
+        text = Path("/proc/self/smaps").read_text().split("\n")
+        return [int(line.split()[1]) for line in text if line.startswith("Rss")]
+
+    release = Store.release
+
+    def watched(self):
+        release(self)
+        held.append(sum(resident()))
+
+    stream(made("inline_deit_nano", torch.float32, patch_size=4), torch.zeros(3, 128, 1024), tokens=1024)  # buffers settle
+    monkeypatch.setattr(Store, "release", watched)
+    streamed = stream(made("inline_deit_nano", torch.float32, patch_size=4), torch.zeros(3, 1024, 1024), tokens=1024)
+    size = streamed.features.nbytes // 1024  # 25 MB, in kB as the system counts
+    assert size > 24_000
+    assert held[-1] - held[0] < size / 2
+
+
+def test_an_adapted_projection_is_called_part_by_part():
+    """Someone's adapter of keys and values counts in the local part too."""
+    model = made("inline_deit_nano")
+    for block in model.stages[0].blocks:
+        kv = block.mixer.kv
+
+        class Adapted(torch.nn.Module):
+            def __init__(self, kv):
+                super().__init__()
+                self.weight, self.bias, self.more = kv.weight, kv.bias, torch.nn.Linear(96, 192).double()
+
+            def forward(self, x):
+                return torch.nn.functional.linear(x, self.weight, self.bias) + self.more(x)
+
+        block.mixer.kv = Adapted(kv)
+    picture = torch.randn(1, 3, 32, 32, dtype=torch.float64)
+    with torch.no_grad():
+        plain = model(picture)
+    torch.testing.assert_close(stream(model, picture, tokens=40).logits, plain, rtol=1e-9, atol=1e-9)
+
+
+def test_what_is_wrapped_is_not_left_out():
+    model = made("inline_deit_nano")
+    model.stages[0].blocks[2] = torch.nn.Sequential(model.stages[0].blocks[2])
+    with pytest.raises(ValueError, match=r"stages.0.blocks.2 of this one is Sequential"):
+        stream(model, torch.zeros(3, 32, 32, dtype=torch.float64))
+    model = made("inline_pvt_nano")
+    model.stages[1].embed.proj = torch.nn.Sequential(model.stages[1].embed.proj)
+    with pytest.raises(ValueError, match=r"plain convolutions; stages.1.embed.proj is Sequential"):
+        stream(model, torch.zeros(3, 32, 32, dtype=torch.float64))
+
+
+def test_many_bands_in_fp32_with_means_far_from_zero():
+    """300 bands of tokens whose mean is 30 times their spread, against float64 all at once."""
+    torch.manual_seed(0)
+    layer = InLineAttention(32, 2).eval()
+    x = torch.randn(1, 300 * 64, 32) + 30
+    with torch.no_grad():
+        exact = InLineAttention(32, 2).double().eval()
+        exact.load_state_dict(layer.state_dict())
+        whole = exact(x.double(), (300, 64))
+        first, *rest = [layer.summarize(band) for band in x.split(64, 1)]
+        answered = layer.respond(x[:, :640], sum(rest, start=first), (10, 64), halo=(0, 1))
+    assert float((answered - whole[:, :576]).abs().max()) < 1e-4 * float(whole.abs().max())
+
+
+def test_sixteen_bits_and_transparency(tmp_path):
+    grey = np.random.default_rng(0).integers(0, 65536, (40, 56), dtype=np.uint16)
+    Image.fromarray(grey).save(tmp_path / "grey.png")
+    rows = open_picture(tmp_path / "grey.png").read(5, 9)
+    torch.testing.assert_close(rows, torch.from_numpy(grey[5:9] / np.float32(65535)).expand(1, 3, -1, -1))
+    clear = np.zeros((40, 56, 4), np.uint8)
+    clear[:20, :, 3] = 255  # black above, nothing below
+    Image.fromarray(clear).save(tmp_path / "clear.png")
+    rows = open_picture(tmp_path / "clear.png").read(18, 22)
+    assert rows[0, :, :2].max() == 0
+    assert rows[0, :, 2:].min() == 1
+    real = np.linspace(0, 200, 40 * 56, dtype=np.float32).reshape(40, 56)
+    Image.fromarray(real).save(tmp_path / "real.tiff")
+    torch.testing.assert_close(
+        open_picture(tmp_path / "real.tiff", channels=1).read(0, 3)[0, 0], torch.from_numpy(real[:3] / 255)
+    )
+    with pytest.raises(ValueError, match=r"for 5 pass an array \(H, W, 5\)"):
+        open_picture(tmp_path / "clear.png", channels=5)

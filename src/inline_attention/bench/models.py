@@ -58,7 +58,7 @@ QUICK_MODEL_CASES = [
 
 def measure_model(case: ModelCase, seconds: float, device: torch.device) -> Record:
     """Times and peak memory of model and rival, and the multiply-adds of the model's forward pass of one picture."""
-    torch.compiler.reset()  # or shapes of the case before would make those of this one dynamic
+    torch.compiler.reset()  # frees what the case before compiled
     dtype: torch.dtype = getattr(torch, case.dtype)
     pictures = torch.randn(case.batch, 3, case.size, case.size, device=device).to(dtype)
     makers = {"model": partial(_make, case, pictures, build_model), "rival": partial(_make, case, pictures, build_rival)}

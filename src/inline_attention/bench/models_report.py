@@ -15,10 +15,10 @@ from .wording import ends, places, shown
 COLUMNS = ["model", "rival", "size", "batch", "mode", "ms", "spread", "speed", "memory", "share"]
 LEGEND = (
     "Milliseconds of a batch, the best round; the median round over it (spread); how many times as fast as its rival the model "
-    "is (speed); its peak memory over the rival's; and the share that it reaches of the rate of a 1024 x 1024 x 1024 product. "
-    "Rivals are timm's deit_tiny_patch16_224 and swin_tiny_patch4_window7_224, and the model with softmax for attention (twin)."
-    " Modes: a forward pass; one of models compiled by torch.compile, both; and a training step, forward and backward, which "
-    "counts as three forward passes in the share."
+    "is (speed); its peak memory over the rival's; and the share that it reaches of the rate of a 1024 x 1024 x 1024 product, "
+    "by the paper's count of multiply-adds. Rivals are timm's deit_tiny_patch16_224 and swin_tiny_patch4_window7_224, and the "
+    "model with softmax for attention (twin). Modes: a forward pass; one of models compiled by torch.compile, both; and a "
+    "training step, forward and backward, which counts as three forward passes in the share."
 )
 
 

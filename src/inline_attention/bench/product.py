@@ -1,4 +1,4 @@
-"""The yardstick of a case: one 1024 x 1024 x 1024 matrix product, whose rate is the most that a model could reach."""
+"""The yardstick of a case: one 1024 x 1024 x 1024 matrix product, whose rate a model's is held against."""
 
 from collections.abc import Callable
 

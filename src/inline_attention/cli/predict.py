@@ -33,7 +33,9 @@ class Predict:
     batch: int = 16
     """Pictures at once."""
     stream: bool = False
-    """Show each picture as it is, of whatever size, in bands of rows, instead of resized: for models that are all InLine."""
+    """Show each file as it is, of whatever size, one by one in bands of rows, instead of resized: for all-InLine models."""
+    folder: Path | None = None
+    """Where --stream keeps what it works on; unset: the system's place for such files."""
     skip_bad: bool = False
     """Name pictures that cannot be read and go on, instead of stopping."""
     device: str = "cpu"
@@ -95,6 +97,7 @@ class Predict:
         """Each picture at its own size, with a bar."""
         from rich.console import Console
 
+        from ..models.bands import all_linear
         from ..models.picture import open_picture
         from ..models.streaming import stream
         from ..training.trained import likeliest
@@ -102,12 +105,19 @@ class Predict:
 
         data = trained.data
         mean, std = (part if data.channels == 3 else (sum(part) / 3,) for part in (data.mean, data.std))
+        all_linear(trained.model, "--stream")
         for name in self.pictures:
             if not Path(name).is_file():
                 raise ValueError(f"--stream takes files, pictures or .npy arrays, got {name}")
-            with step_counter(Path(name).name, Console(stderr=True)) as tell:
+            try:
                 picture = open_picture(name, channels=data.channels, mean=mean, std=std)
-                found = stream(trained.model, picture, progress=tell)
+            except ValueError as error:
+                if not self.skip_bad:
+                    raise ValueError(f"{error} (--skip-bad goes on)") from error
+                print(f"inline: {error}", file=sys.stderr)
+                continue
+            with step_counter(Path(name).name, Console(stderr=True)) as tell:
+                found = stream(trained.model, picture, progress=tell, folder=self.folder)
             self._tell([name], likeliest(trained, found.logits, self.top))
 
     def _tell(self, names: list[str], found: list[list[tuple[str, float]]]) -> None:

@@ -80,7 +80,9 @@ class Block(nn.Module):
 
     def _add(self, x: Tensor, branch: nn.Module, *arguments: Any, **options: Any) -> Tensor:
         """x + branch(...), which the branch does by itself unless someone drops it or looks at what goes in or comes out."""
-        if is_watched(branch) or (self.training and self.drop_path.drop_prob):
+        ours = isinstance(branch, Mixer | Mlp | DepthwiseMlp) and not is_watched(branch)
+        dropped = not isinstance(self.drop_path, DropPath) or (self.drop_path.training and self.drop_path.drop_prob)
+        if dropped or not ours:
             total: Tensor = x + self.drop_path(branch(*arguments, **options))
         else:
             total = branch(*arguments, **options, residual=x)

@@ -29,7 +29,7 @@ from ..ops.precision import autocast_is_on, wide, without_autocast
 from ..ops.reference import injective_weights
 from .kernel import make_kernel
 from .mixer import Mixer, MixerOptions
-from .residual import add_linear, is_plain
+from .residual import add_linear, can_accumulate, is_plain
 from .summary import Summary
 
 Form = Literal["auto", "folded", "heads"]
@@ -166,7 +166,8 @@ class InLineAttention(Mixer):
         a, c = self._read_out(summary.state) if self._can_fold() else (None, torch.zeros_like(summary.input_sum))
         base = c.to(x.dtype).unsqueeze(1)
         if grid is not None and self.local_parts():
-            base = self._around(self._values(x, None), summary.input_mean.to(x.dtype), grid, c)[:, inner]
+            v = self._values(x, None) if a is not None else tokens_first(self.kv(x).chunk(2, dim=-1)[1])
+            base = self._around(v, summary.input_mean.to(x.dtype), grid, c)[:, inner]
         x = x[:, inner]
         if a is not None:
             mixed = torch.baddbmm(base, x, a.to(x.dtype))
@@ -202,7 +203,11 @@ class InLineAttention(Mixer):
         """(x A + c) W_o^T + b_o = x (A W_o^T) + (c W_o^T + b_o): one product on the token axis instead of two."""
         w_o, b_o = self.proj.weight, self.proj.bias
         base = F.linear(c.to(x.dtype), w_o, b_o).unsqueeze(1)
-        return torch.baddbmm(base if residual is None else residual + base, x, F.linear(a.to(x.dtype), w_o))
+        read_out = F.linear(a.to(x.dtype), w_o)
+        if residual is None or not can_accumulate(residual, x):
+            out = torch.baddbmm(base, x, read_out)
+            return out if residual is None else residual + out
+        return torch.baddbmm(residual + base, x, read_out)
 
     def extra_repr(self) -> str:
         """What `print(model)` shows."""

@@ -192,7 +192,7 @@ class Mixer(nn.Module, ABC):
         self._check(x, grid, num_prefix_tokens, mask, context)
         x = zero_masked(x, mask) if context is None else x
         local_input = x if local_input is None else zero_masked(local_input, mask)
-        if residual is not None and not (self.training and self.proj_drop.p):
+        if residual is not None and not (self.proj_drop.training and self.proj_drop.p):
             return self._mix(x, grid, num_prefix_tokens, mask, context, local_input, residual)
         mixed: Tensor = self.proj_drop(self._mix(x, grid, num_prefix_tokens, mask, context, local_input, None))
         return mixed if residual is None else residual + mixed

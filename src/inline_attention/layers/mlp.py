@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from ..ops.checks import Grid, check_grid
 from ..ops.local import local_convolution
 from ..ops.masking import zero_masked
-from .residual import add_linear, is_plain
+from .residual import add_linear, is_watched
 
 LARGEST = 2**22
 """Hidden numbers that are made at once where no gradient needs them: 16 MB, which allocators keep and caches can hold."""
@@ -31,15 +31,21 @@ class Mlp(nn.Module):
 
     def forward(self, x: Tensor, *, residual: Tensor | None = None) -> Tensor:
         """Add what is made of x to the residual, if there is one."""
-        if residual is None or (self.training and self.drop2.p):
+        if residual is None or (self.drop2.training and self.drop2.p):
             out: Tensor = self.drop2(self.fc2(self.drop1(self.act(self.fc1(x)))))
             return out if residual is None else residual + out
-        whole = torch.is_grad_enabled() or torch.compiler.is_compiling() or not is_plain(self.fc1)
         at_once = LARGEST // self.fc1.out_features
-        if whole or x.numel() // x.shape[-1] <= at_once:
+        if self._whole() or x.numel() // x.shape[-1] <= at_once:
             return add_linear(residual, self.drop1(self.act(self.fc1(x))), self.fc2)
-        pieces = zip(*(tokens.flatten(0, -2).split(at_once) for tokens in (x, residual)), strict=True)
-        return torch.cat([add_linear(on, self.act(self.fc1(piece)), self.fc2) for piece, on in pieces]).view_as(residual)
+        out = torch.empty_like(residual, memory_format=torch.contiguous_format)
+        pieces = (tokens.flatten(0, -2).split(at_once) for tokens in (x, residual, out))
+        for piece, on, into in zip(*pieces, strict=True):
+            into.copy_(add_linear(on, self.drop1(self.act(self.fc1(piece))), self.fc2))
+        return out
+
+    def _whole(self) -> bool:
+        """Whether all tokens have to go at once: for gradients, for a graph, or because someone is watching."""
+        return torch.is_grad_enabled() or torch.compiler.is_compiling() or any(map(is_watched, self.children()))
 
 
 class DepthwiseMlp(nn.Module):

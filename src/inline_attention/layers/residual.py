@@ -4,11 +4,8 @@ A product can add itself to what is already in its result. If that is the residu
 laid out first, nor the residual be added afterwards: two passes over the tokens less.
 """
 
-from typing import Any
-
 import torch
 from torch import Tensor, nn
-from torch.utils.flop_counter import register_flop_formula
 
 from ..ops.precision import autocast_is_on
 
@@ -16,32 +13,32 @@ from ..ops.precision import autocast_is_on
 def add_linear(residual: Tensor | None, x: Tensor, linear: nn.Module) -> Tensor:
     """residual + linear(x), (..., C) from x (..., features); linear(x) alone if there is no residual.
 
-    What is more than a plain `nn.Linear` is called as it is. So is everything under autocast, which decides about the product's
-    precision, and in a traced graph, where the compiler fuses sums by itself.
+    What is more than a plain `nn.Linear` is called as it is.
     """
     if residual is None:
         alone: Tensor = linear(x)
         return alone
-    hindered = torch.compiler.is_compiling() or autocast_is_on(x.device) or x.dtype is not residual.dtype
-    if hindered or not isinstance(linear, nn.Linear) or not is_plain(linear):
+    if not isinstance(linear, nn.Linear) or not is_plain(linear) or not can_accumulate(residual, x):
         return residual + linear(x)
     rows = residual.flatten(0, -2)
     total = rows.clone() if linear.bias is None else rows + linear.bias
     return total.addmm_(x.flatten(0, -2), linear.weight.t()).view_as(residual)
 
 
+def can_accumulate(residual: Tensor, x: Tensor) -> bool:
+    """Whether a product of x may add itself to the residual.
+
+    Not under autocast, which decides about the product's precision, and not in a traced graph, whose compiler fuses by itself.
+    """
+    return not (torch.compiler.is_compiling() or autocast_is_on(x.device)) and x.dtype is residual.dtype
+
+
 def is_plain(module: nn.Module) -> bool:
     """Whether a linear map does nothing but multiply and add, and no one is watching."""
-    return type(module) is nn.Linear and not is_watched(module)
+    return type(module) is nn.Linear and type(module.weight) in (nn.Parameter, Tensor) and not is_watched(module)
 
 
 def is_watched(module: nn.Module) -> bool:
-    """Whether someone has hooked on to what goes in or comes out."""
-    return bool(module._forward_hooks or module._forward_pre_hooks)
-
-
-@register_flop_formula([torch.ops.aten.addmm_, torch.ops.aten.baddbmm_])
-def _flops(_: Any, left: Any, right: Any, *arguments: Any, **options: Any) -> int:
-    """FLOPs of a product that adds itself to its result: torch's counter knows `addmm` and `baddbmm`, but not these."""
-    batch = left[0] if len(left) == 3 else 1
-    return int(2 * batch * left[-2] * left[-1] * right[-1])
+    """Whether someone has hooked on to what goes in or comes out, forward or backward."""
+    hooks = (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks)
+    return any(hooks)

@@ -11,27 +11,49 @@ from torch import Tensor, nn
 from ..layers import Block, InLineAttention
 from .backbone import Backbone
 from .embed import ConvEmbed, PatchMerge
+from .stage import Stage
 
 
 def all_linear(model: nn.Module, purpose: str) -> Backbone:
     """The model, if a picture can go through it in bands; otherwise an error that says what is in the way."""
     if not isinstance(model, Backbone):
         raise ValueError(f"{purpose} needs one of this package's models, such as inline_deit_tiny, got {type(model).__name__}")
-    for name, block in model.named_modules():
-        if isinstance(block, Block):
-            mixer = block.mixer
-            if not isinstance(mixer, InLineAttention) or mixer.windows or mixer.reduction is not None:
-                kind = type(mixer).__name__ + (" in windows" if mixer.windows else "")
+    for number, stage in enumerate(stages_of(model)):
+        for place, block in enumerate(stage.blocks):
+            kind = _hindrance(block)
+            if kind is not None:
                 raise ValueError(
                     f"{purpose} needs a model whose blocks are all InLine over the whole map, such as inline_deit_tiny or "
-                    f"inline_pvt_tiny; {name} of this one is {kind}"
+                    f"inline_pvt_tiny; stages.{number}.blocks.{place} of this one is {kind}"
                 )
+        if isinstance(stage.embed, ConvEmbed) and type(stage.embed.proj) is not nn.Conv2d:
+            kind = type(stage.embed.proj).__name__
+            raise ValueError(f"{purpose} needs embeddings that are plain convolutions; stages.{number}.embed.proj is {kind}")
     return model
 
 
-def reach(block: nn.Module) -> tuple[int, int]:
+def _hindrance(block: nn.Module) -> str | None:
+    """What keeps a block from working on bands; None if nothing does."""
+    if not isinstance(block, Block):
+        return type(block).__name__
+    mixer = block.mixer
+    if isinstance(mixer, InLineAttention) and not mixer.windows and mixer.reduction is None:
+        return None
+    return type(mixer).__name__ + (" in windows" if mixer.windows else "")
+
+
+def stages_of(model: Backbone) -> list[Stage]:
+    """The stages, as what they are."""
+    return [stage for stage in model.stages if isinstance(stage, Stage)]
+
+
+def blocks_of(stage: Stage) -> list[Block]:
+    """A stage's blocks, as what they are; `all_linear` has seen to it that there are no others."""
+    return [block for block in stage.blocks if isinstance(block, Block)]
+
+
+def reach(block: Block) -> tuple[int, int]:
     """How many rows above and below a token the block's local parts see."""
-    assert isinstance(block, Block)
     sides = [3] if block.mixer.lepe is not None else []
     if block.mixer.local is not None:
         sides.append(block.mixer.local.kernel_size[0])

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.flop_counter import flop_registry
+from torch.utils.flop_counter import flop_registry, register_flop_formula
 
 from ..layers import InLineAttention
 from ..ops.kernels import Kernel
@@ -36,7 +36,7 @@ def count(model: nn.Module, size: int | tuple[int, int] | None = None) -> Count:
         model: anything that takes pictures (B, in_chans, H, W).
         size: height and width, one number for a square; None for the size that the model is made for.
     """
-    shape = _picture(model, size)
+    shape = picture_shape(model, size)
     with torch.no_grad():
         ghost = deepcopy(model).to("meta").eval()
     for module in ghost.modules():
@@ -55,7 +55,8 @@ def _equation(kernel: Kernel, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | No
     return q @ (k.mT @ v) + (1 - q @ k.mean(2, keepdim=True).mT) * v.mean(2, keepdim=True)
 
 
-def _picture(model: nn.Module, size: int | tuple[int, int] | None) -> tuple[int, int, int]:
+def picture_shape(model: nn.Module, size: int | tuple[int, int] | None = None) -> tuple[int, int, int]:
+    """(C, H, W) of the pictures that a model is made for, or of those of another size."""
     configuration: dict[str, Any] = getattr(model, "pretrained_cfg", None) or {}
     made_for = configuration.get("input_size", (3, 224, 224))
     channels = getattr(model, "in_chans", made_for[0])
@@ -64,6 +65,17 @@ def _picture(model: nn.Module, size: int | tuple[int, int] | None) -> tuple[int,
     else:
         height, width = (size, size) if isinstance(size, int) else size
     return channels, height, width
+
+
+def _flops(_: Any, left: Any, right: Any, *arguments: Any, **options: Any) -> int:
+    """FLOPs of a product that adds itself to its result: torch's counter knows `addmm` and `baddbmm`, but not these."""
+    batch = left[0] if len(left) == 3 else 1
+    return int(2 * batch * left[-2] * left[-1] * right[-1])
+
+
+for _product in (torch.ops.aten.addmm_, torch.ops.aten.baddbmm_):
+    if _product not in flop_registry:
+        register_flop_formula(_product)(_flops)
 
 
 class _Counter(TorchDispatchMode):

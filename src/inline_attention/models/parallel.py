@@ -24,7 +24,7 @@ from ..ops.exchange import average_gradients, exchange_rows
 from ..ops.injective import reduce_together
 from ..ops.precision import wide
 from .backbone import Backbone, grid_of
-from .bands import all_linear, reach
+from .bands import all_linear, blocks_of, reach, stages_of
 from .embed import ConvEmbed
 from .stage import Stage
 
@@ -66,8 +66,10 @@ def parallelize(model: nn.Module, group: dist.ProcessGroup | None = None) -> "Se
 
     Args:
         model: `inline_deit_*`, `inline_pvt_*`, or another of this package's with no softmax blocks and no overlapping patches.
-            All processes must have the same weights.
+            All processes get the weights of the group's first.
         group: the processes; all if None.
+
+    Each process is given whole pictures, of which it takes its rows: what is shared is the work and the activations.
     """
     backbone = all_linear(model, "parallelize")
     for name, module in backbone.named_modules():
@@ -78,6 +80,8 @@ def parallelize(model: nn.Module, group: dist.ProcessGroup | None = None) -> "Se
     group = dist.group.WORLD if group is None else group
     if group is None or dist.get_rank(group) < 0:
         raise ValueError(f"process {dist.get_rank()} is not in the group that it was asked to share pictures with")
+    for tensor in (*backbone.parameters(), *backbone.buffers()):
+        dist.broadcast(tensor.detach(), group=group, group_src=0)
     return SequenceParallel(backbone, group)
 
 
@@ -122,7 +126,7 @@ class SequenceParallel(nn.Module):
 
     def _split(self, height: int) -> list[list[tuple[int, int]]]:
         """Rows of the picture, then of the map of each stage, that each process has: as even as rows of the last map can be."""
-        strides = [stage.embed.stride for stage in self._stages()]
+        strides = [stage.embed.stride for stage in stages_of(self.model)]
         heights = [height]
         for stride in strides:
             heights.append(grid_of((heights[-1], 1), stride)[0])
@@ -136,9 +140,6 @@ class SequenceParallel(nn.Module):
             list(pairwise(min(cut * prod(strides[level:]), rows) for cut in cuts))  # what is padded is the last process's
             for level, rows in enumerate(heights)
         ]
-
-    def _stages(self) -> list[Stage]:
-        return [stage for stage in self.model.stages if isinstance(stage, Stage)]
 
     def _run(self, function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
         """The function of x, with gradients that are averaged over the processes before x and the parameters get them."""
@@ -183,16 +184,16 @@ class SequenceParallel(nn.Module):
         """Prefix tokens and this process's own, (B, prefix + own rows * W', C), after the last norm; and (own rows, W')."""
         split = self._split(x.shape[2])
         start, stop = split[0][self.rank]
-        x, tokens = x[:, :, start:stop], x
-        grid: Grid = ()
-        for stage, shares in zip(self._stages(), split[1:], strict=True):
+        x = x[:, :, start:stop]
+        tokens, grid = x, Grid()
+        for stage, shares in zip(stages_of(self.model), split[1:], strict=True):
             tokens, grid = self._stage(stage, x, shares)
             x = _as_map(tokens[:, stage.num_prefix_tokens :], grid)
         return self.model.norm(tokens), grid
 
     def _stage(self, stage: Stage, x: Tensor, shares: list[tuple[int, int]]) -> tuple[Tensor, Grid]:
         """Tokens after a stage, and the grid of this process's own, from its rows of the map before."""
-        blocks = [block for block in stage.blocks if isinstance(block, Block)]
+        blocks = blocks_of(stage)
         furthest, fewest = max((max(reach(block)) for block in blocks), default=0), min(stop - start for start, stop in shares)
         if furthest > fewest:
             raise ValueError(f"blocks that look {furthest} rows far need processes with as many, and one has {fewest}")
@@ -206,7 +207,7 @@ class SequenceParallel(nn.Module):
         tokens = tokens if prefix is None else torch.cat([prefix.expand(rows.shape[0], -1, -1), tokens], 1)
         for block in blocks:
             if stage.grad_checkpointing:
-                tokens = checkpoint(self._block, block, tokens, grid, stage.num_prefix_tokens)
+                tokens = checkpoint(self._block, block, tokens, grid, stage.num_prefix_tokens, use_reentrant=False)
             else:
                 tokens = self._block(block, tokens, grid, stage.num_prefix_tokens)
         return tokens, grid

@@ -10,6 +10,9 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
+WIDE = ("I;16", "I;16L", "I;16B", "I;16N", "I", "F")
+"""Modes of pillow's with more than 8 bits, which it would clip instead of scaling."""
+
 
 class Picture(NamedTuple):
     """A picture as a model sees it, normalised."""
@@ -25,10 +28,10 @@ def open_picture(picture: Any, *, channels: int = 3, mean: Sequence[float] = (0.
 
     Args:
         picture: a floating-point tensor (C, H, W) or (1, C, H, W) that is normalised already, as a model's forward takes it;
-            or an array (H, W, C) or (H, W) of whole numbers, 0 to the type's greatest, or of numbers from 0 to 1: numpy's,
-            memory-mapped or not, or anything that has a shape and a dtype and can be sliced, such as zarr's; or a pillow image;
-            or the path of a `.npy` file, which is memory-mapped, or of a picture that pillow reads, which is decoded as a
-            whole, at four bytes a pixel; or a `Picture`.
+            or an array (H, W, C) or (H, W) of uint8, uint16, or floating-point numbers from 0 to 1: numpy's, memory-mapped or
+            not, or anything that has a shape and a dtype and can be sliced, such as zarr's; or a pillow image; or the path of a
+            `.npy` file, which is memory-mapped, or of a picture that pillow reads, which is decoded as a whole, at four bytes a
+            pixel; or a `Picture`. Of pillow's pictures, 16 bits and more are scaled and transparency is laid on white.
         channels: how many there are to be.
         mean, std: how all but tensors are normalised, one number for each channel or one for all.
     """
@@ -70,8 +73,8 @@ def _from_array(array: Any, channels: int, normalise: Callable[[Tensor], Tensor]
     shape, kind = tuple(array.shape), np.dtype(array.dtype)
     if len(shape) not in (2, 3) or (shape[2] if len(shape) == 3 else 1) != channels:
         raise ValueError(f"an array ({channels} channels) must be (H, W, {channels}), got {shape}")
-    if kind.kind not in "uif":
-        raise ValueError(f"an array of whole numbers or of floating-point numbers is expected, got {kind}")
+    if kind.kind != "f" and kind not in (np.uint8, np.uint16):
+        raise ValueError(f"an array must be of uint8, uint16, or floating-point numbers from 0 to 1, got {kind}")
     greatest = 1.0 if kind.kind == "f" else float(np.iinfo(kind).max)
 
     def read(start: int, stop: int) -> Tensor:
@@ -82,15 +85,37 @@ def _from_array(array: Any, channels: int, normalise: Callable[[Tensor], Tensor]
 
 
 def _from_pillow(image: Image.Image, channels: int, normalise: Callable[[Tensor], Tensor]) -> Picture:
-    mode = {1: "L", 3: "RGB", 4: "RGBA"}.get(channels)
-    if mode is None:
-        raise ValueError(f"pillow has no pictures of {channels} channels: pass an array (H, W, {channels})")
+    if channels not in (1, 3):
+        raise ValueError(f"pillow's pictures have 1 or 3 channels here: for {channels} pass an array (H, W, {channels})")
+    greatest = wide_range(image) if image.mode in WIDE else 255.0
 
     def read(start: int, stop: int) -> Tensor:
-        band = np.array(image.crop((0, start, image.width, stop)).convert(mode)).reshape(stop - start, image.width, channels)
-        return normalise(torch.from_numpy(band).permute(2, 0, 1).float() / 255)
+        band = image.crop((0, start, image.width, stop))
+        if band.mode not in WIDE:
+            band = on_white(band).convert("RGB" if channels == 3 else "L")
+        values = np.array(band, dtype=np.float32).reshape(stop - start, image.width, -1)
+        pixels = torch.from_numpy(np.clip(values / greatest, 0, 1)).permute(2, 0, 1)
+        return normalise(pixels.expand(channels, -1, -1))
 
     return Picture(image.height, image.width, read)
+
+
+def wide_range(image: Image.Image) -> float:
+    """What is white in a picture of more than 8 bits: 65,535 for whole numbers, 1 or 255 for real ones."""
+    if image.mode != "F":
+        return 65535.0
+    greatest = image.getextrema()[1]
+    return 1.0 if isinstance(greatest, float) and greatest <= 1 else 255.0
+
+
+def on_white(image: Image.Image) -> Image.Image:
+    """Transparency laid on white; other pictures as they are."""
+    if image.mode not in ("LA", "PA", "RGBA", "La", "RGBa") and "transparency" not in image.info:
+        return image
+    layer = image.convert("RGBA")
+    white = Image.new("RGBA", layer.size, "white")
+    white.alpha_composite(layer)
+    return white
 
 
 def _open(path: Path) -> Any:

@@ -53,7 +53,8 @@ class PositionEmbedding(nn.Module):
             return self.grid[:, start:stop]
         down = _weights(self.grid.shape[1], grid[0], self.mode, self.grid.device)[start:stop]
         across = _weights(self.grid.shape[2], grid[1], self.mode, self.grid.device)
-        return torch.einsum("yi,xj,bijc->byxc", down, across, self.grid.float()).to(self.grid.dtype)
+        rows = torch.einsum("yi,bijc->byjc", down, self.grid.float())
+        return torch.einsum("xj,byjc->byxc", across, rows).to(self.grid.dtype)
 
     def prefix(self) -> Tensor | None:
         """(1, 1, C): the class token as it enters the first block; None without one."""

@@ -1,8 +1,8 @@
 """Depthwise convolution of tokens on their grid, with kernels that may differ from picture to picture.
 
 Two forms of one function. `grouped_convolution` hands the whole batch to one grouped convolution in channels-last layout,
-which is the fastest form. Its group count is B * C, which a graph with a dynamic batch cannot express; `shifted_convolution`
-is a sum of shifted products that exports everywhere.
+which is the fastest form. Its group count is B * C, which an exported graph with a dynamic batch cannot express;
+`shifted_convolution` is a sum of shifted products that exports everywhere.
 
 Shapes: v (B, N, C) with N = prod(grid); kernels (B, C, *kernel_size) and bias (B, C), or both with a batch of 1 when
 all pictures share them.
@@ -23,9 +23,8 @@ from .checks import Grid, check_grid
 def local_convolution(v: Tensor, kernels: Tensor, grid: Grid, *, bias: Tensor | None = None) -> Tensor:
     """out[b, i, c] = bias[b, c] + sum over taps t of kernels[b, c, t] v[b, i + t - centre, c]: (B, N, C).
 
-    Chooses the form by where it runs: shifted in a graph whose batch is not known (`torch.export`, `torch.compile` for several
-    batches) and in half precision off the CPU, where grouped convolutions are reported to be slow (not measured); grouped
-    otherwise, compiled or not.
+    Chooses the form by where it runs: shifted in an exported graph, and in half precision off the CPU, where grouped
+    convolutions are reported to be slow (not measured); grouped otherwise: `torch.compile` makes a graph for each batch size.
     """
     check_grid(grid, v.shape[1])
     if kernels.ndim != 2 + len(grid) or kernels.shape[0] not in (1, v.shape[0]) or kernels.shape[1] != v.shape[2]:
@@ -38,8 +37,7 @@ def local_convolution(v: Tensor, kernels: Tensor, grid: Grid, *, bias: Tensor | 
             f"bias {tuple(bias.shape)} does not fit kernels {tuple(kernels.shape)}; it must be (batch or 1, channels)"
         )
     half = v.dtype in (torch.float16, torch.bfloat16)
-    unknown = torch.compiler.is_exporting() or not isinstance(v.shape[0], int)
-    if unknown or (half and not v.is_cpu) or v.shape[0] == 0:
+    if torch.compiler.is_exporting() or (half and not v.is_cpu) or v.shape[0] == 0:
         return shifted_convolution(v, kernels, grid, bias=bias)
     return grouped_convolution(v, kernels, grid, bias=bias)
 

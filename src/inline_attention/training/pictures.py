@@ -10,10 +10,8 @@ import numpy as np
 from PIL import Image, UnidentifiedImageError
 from typing_extensions import override
 
+from ..models.picture import WIDE, on_white, wide_range
 from .wording import first_line
-
-WIDE = ("I;16", "I;16L", "I;16B", "I;16N", "I", "F")
-"""Modes with more than 8 bits, which Pillow would clip instead of scaling."""
 
 
 class BadPictureError(ValueError):
@@ -29,14 +27,9 @@ def decode(opened: IO[bytes] | Image.Image, name: str, channels: int) -> Image.I
     try:
         with Image.open(opened) if not isinstance(opened, Image.Image) else opened as picture:
             if picture.mode in WIDE:
-                values = np.asarray(picture, dtype=np.float32)
-                top = (1.0 if values.max(initial=0) <= 1 else 255.0) if picture.mode == "F" else 65535.0
-                picture = Image.fromarray((np.clip(values / top, 0, 1) * 255).astype(np.uint8))
-            elif picture.mode in ("LA", "PA", "RGBA", "La", "RGBa") or "transparency" in picture.info:
-                layer = picture.convert("RGBA")
-                picture = Image.new("RGBA", layer.size, "white")
-                picture.alpha_composite(layer)
-            return picture.convert("RGB" if channels == 3 else "L")
+                values = np.asarray(picture, dtype=np.float32) / wide_range(picture)
+                picture = Image.fromarray((np.clip(values, 0, 1) * 255).astype(np.uint8))
+            return on_white(picture).convert("RGB" if channels == 3 else "L")
     except Exception as error:  # Pillow raises many kinds for a broken file
         reason = "not a picture" if isinstance(error, UnidentifiedImageError) else first_line(error)
         raise BadPictureError(f"{name} cannot be read: {reason}") from error
