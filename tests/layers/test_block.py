@@ -1,10 +1,13 @@
 """One block around any mixer, and the MLP of enhanced attention."""
 
+from math import prod
+
 import pytest
 import torch
 import torch.nn.functional as F
 
-from inline_attention import MIXERS
+from inline_attention import MIXERS, InLineAttention
+from inline_attention.layers import block as block_file
 from inline_attention.layers.block import Block
 from inline_attention.layers.mlp import DepthwiseMlp
 
@@ -62,3 +65,29 @@ def test_depthwise_mlp_checks_its_grid():
 def test_a_block_wants_a_mixer():
     with pytest.raises(ValueError, match=r"mixer must be an instance of one of MIXERS, .* got 'inline'"):
         Block("inline")
+
+
+@pytest.mark.parametrize(("grid", "prefix"), [((11, 6), 0), ((11, 6), 2), ((7, 3, 4), 1), ((50,), 1)])
+@pytest.mark.parametrize("options", [{}, {"local": False}, {"lepe": True}, {"local_size": 5}], ids=str)
+def test_a_large_picture_is_taken_in_bands(grid, prefix, options, monkeypatch):
+    """Without gradients, and with no one watching; the same comes out."""
+    torch.manual_seed(0)
+    made = Block(InLineAttention(24, 3, grid_dims=len(grid), form="folded", **options), raw_local=prefix == 2).double().eval()
+    x = torch.randn(2, prefix + prod(grid), 24, dtype=torch.float64)
+    with torch.no_grad():
+        whole = made(x, grid, num_prefix_tokens=prefix)
+        monkeypatch.setattr(block_file, "LARGE", 1)
+        monkeypatch.setattr(block_file, "BAND", 3 * prod(grid[1:]))
+        seen = []
+        respond = Block.respond
+        monkeypatch.setattr(Block, "respond", lambda self, x, *a, **b: (seen.append(x.shape[1]), respond(self, x, *a, **b))[1])
+        torch.testing.assert_close(made(x, grid, num_prefix_tokens=prefix), whole, rtol=1e-10, atol=1e-10)
+    assert len(seen) == bool(prefix) + -(-grid[0] // 3)
+    seen.clear()
+    torch.testing.assert_close(
+        made(x, grid, num_prefix_tokens=prefix), whole, rtol=1e-10, atol=1e-10
+    )  # gradients need it whole
+    with torch.no_grad():
+        made.mixer.proj.register_forward_hook(lambda *_: None)
+        torch.testing.assert_close(made(x, grid, num_prefix_tokens=prefix), whole, rtol=1e-10, atol=1e-10)
+    assert not seen

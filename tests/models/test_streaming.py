@@ -153,9 +153,11 @@ def test_files_are_gone_and_tensors_stay(tmp_path):
         ),
         (torch.zeros(3, 64, 64, dtype=torch.uint8), "floating-point tensor .* got torch.uint8"),
         (torch.zeros(3, 6, 64), "pictures must be at least 8 x 8 pixels for patches of 2, got 6 x 64"),
-        (np.zeros((64, 64), np.uint8), r"must be \(H, W, 3\), got \(64, 64\)"),
+        (np.zeros((64, 64), np.uint8), r"must be \(H, W, 3\), channels last, got \(64, 64\)"),
         (np.zeros((64, 64, 3), complex), "uint8, uint16, or floating-point numbers from 0 to 1, got complex128"),
         (np.zeros((64, 64, 3), int), "uint8, uint16, or floating-point numbers from 0 to 1, got int64"),
+        (np.full((64, 64, 3), 2.0), "floating-point pixels must be from 0 to 1, got 2 to 2 in rows 0 to"),
+        (np.full((64, 64, 3), np.nan), "floating-point pixels must be from 0 to 1, got nan to nan in rows 0 to"),
         (b"pixels", "a tensor, an array, a pillow image or a path, got bytes"),
     ],
 )
@@ -172,6 +174,7 @@ def test_files_that_are_no_pictures(tmp_path, pixels):
     for name, content in {
         "a.png": b"not a picture",
         "b.npy": b"not an array",
+        "empty.npy": b"",
         "c.png": (tmp_path / "whole.png").read_bytes()[:2000],
     }.items():
         (tmp_path / name).write_bytes(content)
@@ -196,6 +199,8 @@ def test_models_that_cannot():
         stream(made("inline_deit_nano").train(), picture)
     with pytest.raises(ValueError, match="stream needs a global_pool, got ''"):
         stream(made("inline_deit_nano", global_pool=""), picture)
+    with pytest.raises(FileNotFoundError, match="there is no folder /nowhere"):
+        stream(made("inline_deit_nano"), picture.double(), folder="/nowhere")
     with pytest.raises(ValueError, match="tokens must be at least 1, got 0"):
         stream(made("inline_deit_nano"), picture.double(), tokens=0)
 

@@ -16,7 +16,7 @@ from .suite import BENCHES
 COLUMNS = ["case", "kind", "contender", "ms before", "ms after", "time", "in products"]
 LEGEND = (
     "Milliseconds, best rounds; the time after over the time before; and the same of times in units of the matrix products "
-    "timed in the same case, by which slower and faster are told."
+    "timed in the same case, by which slower and faster are told. What ran only once, such as a picture in bands, is left out."
 )
 
 Key = tuple[str, str, str]

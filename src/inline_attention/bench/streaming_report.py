@@ -12,9 +12,9 @@ from .wording import ends, shown
 COLUMNS = ["model", "size", "s", "ns/pixel", "over plain", "GB", "difference"]
 LEGEND = (
     "A square picture in a memory-mapped file, taken through the model in bands: seconds of one pass; for a pixel, and that "
-    "over what a pixel of 1,792 x 1,792 costs in the plain forward pass; the most memory that the whole process held, torch "
-    "and all; and the greatest difference to the features of the plain forward pass, as a share of the greatest of them, at "
-    "the size where both were run."
+    "over what a pixel of a picture of 1,792 x 1,792 (--quick: 896 x 896) costs in the plain forward pass; the most memory "
+    "that the whole process held, torch and all; and the greatest difference to the features of the plain forward pass, as a "
+    "share of the greatest of them, at the size where both were run."
 )
 
 

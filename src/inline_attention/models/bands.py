@@ -24,7 +24,7 @@ def all_linear(model: nn.Module, purpose: str) -> Backbone:
             if kind is not None:
                 raise ValueError(
                     f"{purpose} needs a model whose blocks are all InLine over the whole map, such as inline_deit_tiny or "
-                    f"inline_pvt_tiny; stages.{number}.blocks.{place} of this one is {kind}"
+                    f"inline_pvt_tiny (Swin and CSwin: inline_depths=); stages.{number}.blocks.{place} of this one is {kind}"
                 )
         if isinstance(stage.embed, ConvEmbed) and type(stage.embed.proj) is not nn.Conv2d:
             kind = type(stage.embed.proj).__name__
@@ -50,14 +50,6 @@ def stages_of(model: Backbone) -> list[Stage]:
 def blocks_of(stage: Stage) -> list[Block]:
     """A stage's blocks, as what they are; `all_linear` has seen to it that there are no others."""
     return [block for block in stage.blocks if isinstance(block, Block)]
-
-
-def reach(block: Block) -> tuple[int, int]:
-    """How many rows above and below a token the block's local parts see."""
-    sides = [3] if block.mixer.lepe is not None else []
-    if block.mixer.local is not None:
-        sides.append(block.mixer.local.kernel_size[0])
-    return max(((side - 1) // 2 for side in sides), default=0), max((side // 2 for side in sides), default=0)
 
 
 def rows_needed(embed: ConvEmbed | PatchMerge, start: int, stop: int) -> tuple[int, int]:

@@ -24,7 +24,7 @@ from ..ops.exchange import average_gradients, exchange_rows
 from ..ops.injective import reduce_together
 from ..ops.precision import wide
 from .backbone import Backbone, grid_of
-from .bands import all_linear, blocks_of, reach, stages_of
+from .bands import all_linear, blocks_of, stages_of
 from .embed import ConvEmbed
 from .stage import Stage
 
@@ -194,7 +194,7 @@ class SequenceParallel(nn.Module):
     def _stage(self, stage: Stage, x: Tensor, shares: list[tuple[int, int]]) -> tuple[Tensor, Grid]:
         """Tokens after a stage, and the grid of this process's own, from its rows of the map before."""
         blocks = blocks_of(stage)
-        furthest, fewest = max((max(reach(block)) for block in blocks), default=0), min(stop - start for start, stop in shares)
+        furthest, fewest = max((max(block.reach()) for block in blocks), default=0), min(stop - start for start, stop in shares)
         if furthest > fewest:
             raise ValueError(f"blocks that look {furthest} rows far need processes with as many, and one has {fewest}")
         rows: Tensor = stage.embed(x)
@@ -217,7 +217,7 @@ class SequenceParallel(nn.Module):
         part = block.summarize(tokens, mask=self._counted_here(tokens, prefix) if prefix else None)
         summary = part.all_reduce(self.group)
         self._count_sum("summaries", part.numel() * part.input_sum.element_size(), summary.state.outer_sum)
-        rows, (above, below) = tokens[:, prefix:].unflatten(1, grid), reach(block)
+        rows, (above, below) = tokens[:, prefix:].unflatten(1, grid), block.reach()
         if above or below:
             rows = exchange_rows(rows, (above, below), self.group, partial(self.traffic.add, "halo"))
         halo = (above if self.rank > 0 else 0, below if self.rank < self.processes - 1 else 0)

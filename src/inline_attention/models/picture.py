@@ -72,13 +72,17 @@ def _from_tensor(picture: Tensor, channels: int) -> Picture:
 def _from_array(array: Any, channels: int, normalise: Callable[[Tensor], Tensor]) -> Picture:
     shape, kind = tuple(array.shape), np.dtype(array.dtype)
     if len(shape) not in (2, 3) or (shape[2] if len(shape) == 3 else 1) != channels:
-        raise ValueError(f"an array ({channels} channels) must be (H, W, {channels}), got {shape}")
+        raise ValueError(f"an array must be (H, W, {channels}), channels last, got {shape}")
     if kind.kind != "f" and kind not in (np.uint8, np.uint16):
         raise ValueError(f"an array must be of uint8, uint16, or floating-point numbers from 0 to 1, got {kind}")
     greatest = 1.0 if kind.kind == "f" else float(np.iinfo(kind).max)
 
     def read(start: int, stop: int) -> Tensor:
         rows = np.asarray(array[start:stop]).reshape(stop - start, shape[1], channels)
+        if kind.kind == "f" and not (rows.min() >= 0 and rows.max() <= 1):
+            raise ValueError(
+                f"floating-point pixels must be from 0 to 1, got {rows.min():g} to {rows.max():g} in rows {start} to {stop - 1}"
+            )
         return normalise(torch.from_numpy(rows.astype(np.float32) / np.float32(greatest)).permute(2, 0, 1))
 
     return Picture(shape[0], shape[1], read)
@@ -133,7 +137,7 @@ def _open(path: Path) -> Any:
                 image.close()
                 raise
             return image
-    except (OSError, ValueError, SyntaxError) as error:
+    except (OSError, ValueError, SyntaxError, EOFError) as error:
         raise ValueError(f"cannot read the picture {path}: {error}") from error
 
 
@@ -150,6 +154,9 @@ def _any_size() -> Any:
 def _normaliser(channels: int, mean: Sequence[float], std: Sequence[float]) -> Callable[[Tensor], Tensor]:
     """(C, rows, W), 0 to 1 -> (1, C, rows, W), as a model was trained."""
     if len(mean) not in (1, channels) or len(std) not in (1, channels):
-        raise ValueError(f"pictures of {channels} channels cannot be normalised by mean {tuple(mean)} and std {tuple(std)}")
+        raise ValueError(
+            f"pictures of {channels} channels cannot be normalised by mean {tuple(mean)} and std {tuple(std)}: give the "
+            f"model's pretrained_cfg a mean and std of {channels} numbers, or pass a normalised tensor"
+        )
     centre, width = (torch.tensor(part).view(-1, 1, 1) for part in (mean, std))
     return lambda rows: ((rows - centre) / width).unsqueeze(0)

@@ -34,6 +34,8 @@ def make_stores(shapes: Sequence[Sequence[int]], dtype: torch.dtype, folder: str
 
     A memory-mapped file that found the disk full later would end the process.
     """
+    if folder is not None and not Path(folder).is_dir():
+        raise FileNotFoundError(f"there is no folder {folder}")
     sizes = [dtype.itemsize * torch.Size(shape).numel() for shape in shapes]
     with ExitStack() as files:
         opened = []

@@ -17,7 +17,7 @@ from ..layers import Block
 from ..layers.summary import Summary
 from ..ops.checks import Grid
 from .backbone import grid_of
-from .bands import all_linear, blocks_of, embed_rows, reach, rows_needed, stages_of
+from .bands import all_linear, blocks_of, embed_rows, rows_needed, stages_of
 from .picture import Picture, picture_for
 from .stage import Stage
 from .store import Store, make_stores
@@ -121,7 +121,7 @@ class _Run:
             if prefix is not None:
                 known = known + block.summarize(prefix)
                 prefix = block.respond(prefix, known)
-            for start, stop, rows, halo in self._with_neighbours(reach(block)):
+            for start, stop, rows, halo in self._with_neighbours(block.reach()):
                 x = rows.to(self.device).flatten(0, 1).unsqueeze(0)
                 self._keep(start, stop, block.respond(x, known, (rows.shape[0], self.grid[1]), halo=halo), following)
         if prefix is not None:
