@@ -19,8 +19,8 @@ from .mlp import DepthwiseMlp, Mlp
 from .residual import is_watched
 from .summary import Summary
 
-LARGE = 2**21
-"""Numbers in the tokens of a picture, 8 MB of them, from which on a block without gradients works in bands: in memory that the
+LARGE = 2**23
+"""Numbers in the tokens of a picture, 32 MB of them, from which on a block without gradients works in bands: in memory that the
 allocator keeps and caches can hold, where larger tensors would be handed back to the system and fetched anew each time."""
 BAND = 8192
 """Tokens of a band, or one row."""
