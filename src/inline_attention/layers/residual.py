@@ -35,7 +35,8 @@ def can_accumulate(residual: Tensor, x: Tensor) -> bool:
 
 def is_plain(module: nn.Module) -> bool:
     """Whether a linear map does nothing but multiply and add, and no one is watching."""
-    return type(module) is nn.Linear and type(module.weight) in (nn.Parameter, Tensor) and not is_watched(module)
+    usual = torch.compiler.is_compiling() or type(getattr(module, "weight", None)) in (nn.Parameter, Tensor)
+    return type(module) is nn.Linear and usual and not is_watched(module)
 
 
 def is_watched(module: nn.Module) -> bool:
