@@ -189,6 +189,19 @@ def test_predict_pictures_as_they_are(capsys, tmp_path):
     code, _, err = run(capsys, "predict", str(tmp_path), "--stream", *named)
     assert (code, err.count("\n")) == (2, 1)
     assert err.startswith("inline: --stream takes files, pictures or .npy arrays, got ")
+    np.save(tmp_path / "bad.npy", pixels.astype(np.float32))
+    bad = str(tmp_path / "bad.npy")
+    code, out, err = run(capsys, "predict", bad, str(tmp_path / "a.png"), "--stream", "--skip-bad", *named)
+    assert (code, len(out.splitlines())) == (0, 1)
+    assert err.startswith(f"inline: {bad}: floating-point pixels must be from 0 to 1, got 0 to 255")
+    for more, said in (
+        (["--stream"], f"inline: {bad}: floating-point pixels must be from 0 to 1"),
+        (["--folder", str(tmp_path)], f"inline: --folder {tmp_path} is where --stream works: give --stream too"),
+        (["--stream", "--folder", "/nowhere"], "inline: there is no folder /nowhere"),
+    ):
+        code, _, err = run(capsys, "predict", bad, *more, *named)
+        assert (code, err.count("\n")) == (2, 1), err
+        assert err.startswith(said)
 
 
 def test_what_cannot_be_streamed_is_told_in_one_line(trained, capsys):

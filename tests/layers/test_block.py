@@ -91,3 +91,21 @@ def test_a_large_picture_is_taken_in_bands(grid, prefix, options, monkeypatch):
         made.mixer.proj.register_forward_hook(lambda *_: None)
         torch.testing.assert_close(made(x, grid, num_prefix_tokens=prefix), whole, rtol=1e-10, atol=1e-10)
     assert not seen
+
+
+def test_dropout_kept_on_by_hand_is_kept_on_large_pictures(monkeypatch):
+    """Monte-Carlo dropout: the model in eval, its dropout layers in training."""
+    torch.manual_seed(0)
+    made = Block(InLineAttention(24, 3, form="folded", proj_drop=0.5), drop=0.5).eval()
+    for part in made.modules():
+        if isinstance(part, torch.nn.Dropout):
+            part.train()
+    x = torch.randn(1, 66, 24)
+    monkeypatch.setattr(block_file, "LARGE", 1)
+    with torch.no_grad():
+        torch.manual_seed(1)
+        banded = made(x, (11, 6))
+        torch.manual_seed(1)
+        monkeypatch.setattr(block_file, "LARGE", 2**23)
+        torch.testing.assert_close(banded, made(x, (11, 6)), rtol=0, atol=0)
+        assert not torch.equal(banded, made(x, (11, 6)))

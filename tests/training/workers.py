@@ -34,6 +34,7 @@ def score(folder: Path) -> None:
     if accelerator.is_main_process:
         kept = {name: getattr(found, name) for name in ("top1", "top5", "loss", "pictures", "confusion", "per_class", "bad")}
         (folder / f"score{processes}.json").write_text(json.dumps(kept))
+    accelerator.end_training()  # a process that ends with its group open may be aborted
 
 
 def shard(folder: Path) -> None:  # noqa: C901

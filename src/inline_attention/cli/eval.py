@@ -93,6 +93,7 @@ class Eval:
         with counter("evaluating", len(pictures), Console(stderr=True, quiet=not accelerator.is_main_process)) as progress:
             model = trained.model.to(accelerator.device)
             score = evaluate(model, batches, len(trained.classes), accelerator, skip_bad=self.skip_bad, progress=progress)
+        accelerator.end_training()
         if not accelerator.is_main_process:
             return
         facts = {

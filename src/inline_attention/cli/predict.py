@@ -53,6 +53,8 @@ class Predict:
             raise ValueError("no pictures: give files, folders, or '-' for the standard input")
         if self.batch < 1 or self.top < 1:
             raise ValueError(f"--batch and --top must be positive, got {self.batch} and {self.top}")
+        if self.folder is not None and not self.stream:
+            raise ValueError(f"--folder {self.folder} is where --stream works: give --stream too")
         device = usable_device(self.device)
         model = self.model or str(newest_run())
         if self.model is None:
@@ -111,13 +113,13 @@ class Predict:
                 raise ValueError(f"--stream takes files, pictures or .npy arrays, got {name}")
             try:
                 picture = open_picture(name, channels=data.channels, mean=mean, std=std)
+                with step_counter(Path(name).name, Console(stderr=True)) as tell:
+                    found = stream(trained.model, picture, progress=tell, folder=self.folder)
             except ValueError as error:
                 if not self.skip_bad:
-                    raise ValueError(f"{error} (--skip-bad goes on)") from error
-                print(f"inline: {error}", file=sys.stderr)
+                    raise ValueError(f"{name}: {error} (--skip-bad goes on)") from error
+                print(f"inline: {name}: {error}", file=sys.stderr)
                 continue
-            with step_counter(Path(name).name, Console(stderr=True)) as tell:
-                found = stream(trained.model, picture, progress=tell, folder=self.folder)
             self._tell([name], likeliest(trained, found.logits, self.top))
 
     def _tell(self, names: list[str], found: list[list[tuple[str, float]]]) -> None:

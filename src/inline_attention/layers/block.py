@@ -76,11 +76,12 @@ class Block(nn.Module):
 
     def _works_in_bands(self, x: Tensor) -> bool:
         """Whether to take a picture band by band: a large one, through InLine, without gradients, with no one watching."""
-        if torch.is_grad_enabled() or self.training or torch.compiler.is_compiling() or autocast_is_on(x.device):
+        if torch.is_grad_enabled() or torch.compiler.is_compiling() or autocast_is_on(x.device):
             return False
         if x.shape[1] * x.shape[2] < LARGE or not isinstance(self.mixer, InLineAttention) or not self.mixer.folds(x):
             return False
-        return type(self.mlp) is Mlp and not any(map(is_watched, list(self.modules())[1:]))
+        parts = list(self.modules())[1:]
+        return type(self.mlp) is Mlp and not any(is_watched(part) or part.training for part in parts)
 
     def _in_bands(self, x: Tensor, grid: Grid, num_prefix_tokens: int) -> Tensor:
         """`forward` by `summarize` and `respond`."""
