@@ -4,41 +4,71 @@ import pytest
 import timm
 import torch
 
-from inline_attention.analysis.maps import query_maps
+from inline_attention.analysis.capture import seen_by
+from inline_attention.analysis.maps import one_grid, query_map, query_maps, rollout
 from inline_attention.analysis.plots import Looked, draw_maps
-from inline_attention.layers.mixer import Mixer
+
+from .models import made, pictures
 
 
 @pytest.mark.parametrize("name", ["inline_deit_nano", "inline_pvt_nano", "inline_swin_nano", "inline_cswin_nano"])
-@pytest.mark.parametrize("mixer", ["inline", "softmax", "linear"])
-def test_maps_of_every_block(name, mixer):
-    """Rows of the chosen query, from the block's own input; hooks are gone afterwards."""
-    model = timm.create_model(name, img_size=(16, 24), num_classes=3, mixer=mixer)
-    pixels = torch.randn(2, 3, 16, 24)
-    seen = {}
-
-    def keep(key):
-        return lambda module, inputs, options: seen.update({key: (inputs, options)})
-
-    mixers = {key: module for key, module in model.named_modules() if isinstance(module, Mixer)}
-    hooks = [module.register_forward_pre_hook(keep(key), with_kwargs=True) for key, module in mixers.items()]
-    with torch.no_grad():
-        model.eval()(pixels)
-    for hook in hooks:
-        hook.remove()
-    found = query_maps(model.train(), pixels, (0.5, 0.9))
+@pytest.mark.parametrize("mixer", ["inline", "softmax", "linear", "hydra"])
+def test_maps_of_every_layer(name, mixer):
+    """Rows of the chosen query, laid out over the keys' map; the local part over the queries'."""
+    model = made(name, mixer).train()
+    seen = seen_by(model, pictures())
+    found = query_maps(model, pictures(), (0.5, 0.9))
     assert model.training
-    assert found
-    assert not any(module._forward_pre_hooks for module in mixers.values())
-    for shown in found:
-        (x, grid), options = seen[shown.block]
-        prefix = options["num_prefix_tokens"]
-        y, x_place = int(0.5 * grid[0]), min(grid[1] - 1, int(0.9 * grid[1]))
-        assert shown.query == (y, x_place)
-        rows = mixers[shown.block].attention_rows(x, grid, [prefix + y * grid[1] + x_place], **options)
-        torch.testing.assert_close(shown.mixed.flatten(1), rows.mixed[:, :, 0, prefix:].mean(1))
+    assert [shown.layer for shown in found] == [layer.name for layer in seen]
+    for shown, layer in zip(found, seen, strict=True):
+        grid, prefix = layer.grid, layer.num_prefix_tokens
+        assert shown.query == (int(0.5 * grid[0]), min(grid[1] - 1, int(0.9 * grid[1])))
+        rows = layer.rows([prefix + shown.query[0] * grid[1] + shown.query[1]])
+        skip = prefix if layer.whole else 0
+        torch.testing.assert_close(shown.mixed.flatten(2), rows.mixed[:, :, 0, skip:])
+        torch.testing.assert_close(shown.prefix, rows.mixed[:, :, 0, :skip])
+        if layer.whole:
+            assert shown.mixed.shape[2:] == grid
+        if rows.local is None:
+            assert shown.local is None
+            continue
+        heads = rows.mixed.shape[1]
+        by_head = torch.stack([part.mean(1) for part in rows.local[:, :, 0, prefix:].chunk(heads, 1)], 1)
+        torch.testing.assert_close(shown.local.flatten(2), by_head)
+
+
+def test_a_place_must_be_on_the_grid():
+    layer = seen_by(made(), pictures())[0]
+    with pytest.raises(ValueError, match=r"is not on the grid \(.*\) of stages\.0\.blocks\.0\.mixer"):
+        query_map(layer, (layer.grid[0], 0))
+
+
+@pytest.mark.parametrize("mixer", ["inline", "softmax", "linear"])
+def test_rollout_is_the_product_of_all_layers(mixer):
+    seen = seen_by(made(mixer=mixer), pictures())
+    layers = one_grid(seen.layers)
+    assert layers == seen.layers
+    place = (1, 2)
+    product = torch.eye(layers[0].tokens)
+    for layer in layers:
+        rows = layer.rows(range(layer.tokens))
+        heads = rows.mixed.shape[1]
+        weights = rows.mixed.unsqueeze(2)
         if rows.local is not None:
-            torch.testing.assert_close(shown.local.flatten(1), rows.local[:, :, 0, prefix:].mean(1))
+            weights = weights + rows.local.unflatten(1, (heads, -1))
+        weights = weights.abs().mean((1, 2))
+        weights = weights / weights.sum(-1, keepdim=True)
+        product = (weights + torch.eye(layer.tokens)) / 2 @ product
+    expected = product[:, layers[0].index(place), layers[0].num_prefix_tokens :].unflatten(1, layers[0].grid)
+    torch.testing.assert_close(rollout(layers, place), expected, atol=1e-6, rtol=1e-4)
+
+
+def test_rollout_stays_on_one_grid():
+    seen = seen_by(made("inline_pvt_nano"), pictures())
+    stage = one_grid(seen.layers)
+    assert len({layer.grid for layer in stage}) == 1
+    with pytest.raises(ValueError, match=r"does not have that of stages\.0\.blocks\.0\.mixer"):
+        rollout(seen.layers, (0, 0))
 
 
 def test_a_picture_is_drawn(tmp_path):

@@ -53,7 +53,8 @@ def draw_attention(run: Path, recipe: Recipe) -> Path | None:
 
 def _chosen(maps: Sequence["QueryMap"]) -> Sequence["QueryMap"]:
     """The last block of each of the finest grids."""
-    by_grid = {found.mixed.shape: found for found in maps if min(found.mixed.shape[1:]) >= SMALLEST}
+    whole = [found for found in maps if found.mixed.shape[2:] == found.grid]
+    by_grid = {found.grid: found for found in whole if min(found.grid) >= SMALLEST}
     return list(by_grid.values())[:BLOCKS]
 
 

@@ -1,7 +1,6 @@
 """`inline eval`: how good a trained model is."""
 
 import json
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -12,10 +11,10 @@ from rich.console import Console
 from rich.table import Table
 
 from .arguments import prepare_folder
+from .held_out import held_out
 
 if TYPE_CHECKING:
     from ..training.evaluate import Score
-    from ..training.pictures import Pictures, Stream
     from ..training.trained import Trained
 
 SHOWN = 10
@@ -71,7 +70,7 @@ class Eval:
         if self.batch < 1:
             raise ValueError(f"--batch must be positive, got {self.batch}")
         trained = load_trained(self.model, self.weights, ema=self.ema)
-        pictures, source = self._pictures(trained)
+        pictures, source = held_out(trained, self.model, self.data, self.root, self.split)
         asked: dict[str, Any] = {"view": self.view, "size": self.size, "crop": self.crop}
         shown = replace(trained.data, **{key: value for key, value in asked.items() if value is not None})
         name = "eval" if self.data is None else f"eval-{Path(self.data).name}"
@@ -109,31 +108,6 @@ class Eval:
         else:
             self._print(trained, score, source, out)
 
-    def _pictures(self, trained: "Trained") -> tuple["Pictures | Stream", str]:
-        """The pictures to look at, and what to call them."""
-        from ..training.recipe import DataPart
-        from ..training.run_folder import RunFolder
-        from ..training.source import open_pictures, open_source
-
-        if self.data is None:
-            if not Path(self.model).is_dir():
-                raise ValueError(f"{self.model} does not say which pictures: --data DIR")
-            data = RunFolder(Path(self.model)).recipe().data
-        else:
-            data = DataPart(source=self.data, root=self.root, val=self.split)
-            folder = Path(self.data).expanduser()
-            named = not folder.exists() or any((folder / name).exists() for name in ("train", "training", "train.tar"))
-            if not named:
-                return open_pictures(folder, _by_folder(trained.classes, [entry.name for entry in folder.iterdir()])), self.data
-        source = open_source(data)
-        known = _by_folder(trained.classes, source.classes)
-        if len(source.classes) != len(known):
-            raise ValueError(f"{data.source} has {len(source.classes)} classes, and {self.model} knows {len(known)}")
-        other = [name for name in source.classes if name not in known]
-        if other and known != tuple(map(str, range(len(known)))):  # weights without names take any
-            raise ValueError(f"{data.source} has a class {other[0]!r}, and {self.model} knows others: {', '.join(known)}"[:300])
-        return source.val, data.source
-
     def _print(self, trained: "Trained", score: "Score", source: str, out: Path) -> None:
         console = Console()
         console.print(f"{trained.name}: {trained.said}", highlight=False, soft_wrap=True, markup=False)
@@ -155,12 +129,3 @@ class Eval:
             for text in score.bad:
                 console.print(f"  {text}", highlight=False, soft_wrap=True, markup=False)
         console.print(f"Written: {out}/eval.json, confusion.png", highlight=False, soft_wrap=True)
-
-
-def _by_folder(classes: tuple[str, ...], found: Sequence[str]) -> tuple[str, ...]:
-    """Class folders' names in the model's order. ImageNet's folders are called by their WordNet numbers."""
-    if len(classes) != 1000 or classes[0] in found or not any(name.startswith("n0") for name in found):
-        return classes
-    from timm.data import ImageNetInfo
-
-    return tuple(ImageNetInfo().label_names())

@@ -12,7 +12,8 @@ def main(arguments: list[str] | None = None) -> None:
     try:
         _run(sys.argv[1:] if arguments is None else arguments)
     except ModuleNotFoundError as missing:
-        extra = "train" if missing.name in ("accelerate", "sklearn", "torchmetrics", "tensorboard") else "cli"
+        extras = dict.fromkeys(("accelerate", "sklearn", "torchmetrics", "tensorboard"), "train") | {"gradio": "explore"}
+        extra = extras.get(missing.name or "", "cli")
         print(f"inline: the command needs {missing.name}: pip install 'inline-attention[{extra}]'", file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:
@@ -30,9 +31,19 @@ def _run(arguments: list[str]) -> None:
     import tyro
     from tyro.conf import subcommand
 
+    from .analyze import (
+        AnalyzeConfusion,
+        AnalyzeLocality,
+        AnalyzeMaps,
+        AnalyzeMasking,
+        AnalyzeRank,
+        AnalyzeRays,
+        AnalyzeReport,
+    )
     from .bench import BenchCompare, BenchLayer, BenchModels, BenchResolution, BenchStream
     from .convert import Convert
     from .eval import Eval
+    from .explore import Explore
     from .list import List
     from .options import explain_unknown, in_one_line
     from .predict import Predict
@@ -55,6 +66,17 @@ def _run(arguments: list[str]) -> None:
             | Annotated[BenchCompare, subcommand("compare")],
             subcommand("bench", description="How fast, compared with what one would use instead."),
         ]
+        | Annotated[
+            Annotated[AnalyzeMaps, subcommand("maps")]
+            | Annotated[AnalyzeRays, subcommand("rays")]
+            | Annotated[AnalyzeConfusion, subcommand("confusion")]
+            | Annotated[AnalyzeLocality, subcommand("locality")]
+            | Annotated[AnalyzeMasking, subcommand("masking")]
+            | Annotated[AnalyzeRank, subcommand("rank")]
+            | Annotated[AnalyzeReport, subcommand("report")],
+            subcommand("analyze", description="What models look at: the paper's figures, from any model."),
+        ]
+        | Annotated[Explore, subcommand("explore")]
     )
     description = "Injective Linear Attention: train, see, measure, compare. `inline --version` tells which."
     complaint = io.StringIO()

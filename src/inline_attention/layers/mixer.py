@@ -197,6 +197,20 @@ class Mixer(nn.Module, ABC):
         mixed: Tensor = self.proj_drop(self._mix(x, grid, num_prefix_tokens, mask, context, local_input, None))
         return mixed if residual is None else residual + mixed
 
+    def project(
+        self,
+        x: Tensor,
+        grid: Grid | None = None,
+        *,
+        num_prefix_tokens: int = 0,
+        mask: Tensor | None = None,
+        context: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries (B, heads, M, d), keys and values (B, heads, N, d), as the formula gets them. Arguments as for `forward`."""
+        self._check(x, grid, num_prefix_tokens, mask, context)
+        x = zero_masked(x, mask) if context is None else x
+        return self._project(x, mask, self._reduced(x, grid) if context is None else context)
+
     def attention_rows(
         self,
         x: Tensor,

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from safetensors import safe_open
 from timm.data import ImageNetInfo, resolve_model_data_config
-from timm.models import is_model, list_models
+from timm.models import is_model, is_model_pretrained, list_models
 from torch import nn
 
 from ..models.checkpoints import read_checkpoint, select_weights
@@ -51,6 +51,31 @@ def load_trained(what: str, weights: Path | None = None, *, ema: bool = False) -
     if not weights.is_file():
         raise ValueError(f"there is no file {weights}")
     return _from_file(weights, what, ema=ema)
+
+
+def make_untrained(name: str, *, pretrained: bool = False, seed: int = 0, size: int = 224) -> Trained:
+    """A model by its name, with weights drawn by the seed, or with those that timm fetches for it from its hub.
+
+    Args:
+        size: pixels a side that our models are made for. Others keep their own, and take any other where timm lets them.
+    """
+    if not is_model(name):
+        raise ValueError(f"{name} is neither a run's folder, nor a file, nor a model{nearest(name, list_models())}")
+    if pretrained and not is_model_pretrained(name):
+        raise ValueError(f"{name} has no weights on timm's hub")
+    torch.manual_seed(seed)
+    ours = name.startswith("inline_")
+    asked: dict[str, Any] = {"pretrained": True} if pretrained else {}
+    try:
+        model = make_model(name, {**asked, **({"img_size": size} if ours else {"dynamic_img_size": True})})
+    except ValueError:
+        if ours:
+            raise
+        model = make_model(name, asked)
+    data = _data({}, model)
+    said = "weights of timm's hub" if pretrained else f"untrained, seed {seed}"
+    classes = _classes({}, int(getattr(model, "num_classes", 0)))
+    return Trained(model.eval(), name, classes, replace(data, size=(size, size)) if ours else data, said)
 
 
 def _from_file(path: Path, name: str | None, *, ema: bool) -> Trained:

@@ -1,0 +1,180 @@
+"""Masking: what a model loses when no query may look at its own neighbourhood, against as many tokens at random.
+
+A masked key is left out of the formula, as padding is: softmax and divided attention share its weight among the rest, InLine
+takes its mean without it. Every query has keys of its own then, so each is computed as a picture of its own. Local parts are
+masked alike: a hidden neighbour gives nothing to the convolution.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from ..layers import Mixer
+from ..ops.reference import softmax_weights
+from .capture import Attention, Captured, MixerAttention, SoftmaxCall, capture, seen_by
+from .neighbours import near
+
+Rule = Literal["own window", "random tokens"]
+RULES: tuple[Rule, ...] = ("own window", "random tokens")
+LARGEST = 2**24
+"""Numbers of the keys of many queries that are held at once."""
+
+
+@dataclass(frozen=True)
+class Masked:
+    """Accuracy of a model, in percent, over the same pictures."""
+
+    top1: float
+    """As it is."""
+    pictures: int
+    sizes: tuple[int, ...]
+    found: dict[str, list[float]]
+    """For each rule the accuracy at each size."""
+    untouched: list[str]
+    """Layers that were left as they are: their maps are no larger than the largest window, or their keys are on another map."""
+
+
+def hidden_keys(layer: Attention, size: int, rule: Rule, generator: torch.Generator) -> Tensor:
+    """(M, M), True where a query may not look: its window of size x size, or as many tokens of the grid drawn for it."""
+    window = near(layer, torch.arange(layer.tokens), size)
+    if rule == "own window":
+        return window
+    chance = torch.rand(layer.tokens, layer.tokens, generator=generator)
+    chance[:, : layer.num_prefix_tokens] = -1
+    order = chance.argsort(-1, descending=True).argsort(-1)  # the place of each token in the query's draw
+    return order < window.sum(-1, keepdim=True)
+
+
+def masked_output(layer: MixerAttention, hidden: Tensor) -> Tensor:
+    """The layer's output, (B, M, C), when queries may not look where `hidden`, (M, N), is True."""
+    q, k, v = layer.project()
+    batch, tokens = q.shape[0], q.shape[2]
+    mixed = []
+    for these in torch.arange(tokens).split(max(1, LARGEST // k.numel())):
+        apart = q[:, :, these].transpose(1, 2).flatten(0, 1).unsqueeze(2)  # (B * queries, heads, 1, d)
+        keys = k.unsqueeze(1).expand(-1, len(these), -1, -1, -1).flatten(0, 1)
+        away = hidden[these].to(q.device)
+        weights = layer.weigh(apart, keys, away.repeat(batch, 1))  # (B * queries, heads or channels, 1, N)
+        weights = weights.squeeze(2).unflatten(0, (batch, len(these))).transpose(1, 2)  # (B, heads or channels, queries, N)
+        by_channel = v.transpose(2, 3).flatten(1, 2).unflatten(1, (weights.shape[1], -1))  # (B, heads or channels, ., N)
+        out = torch.einsum("bhqn,bhcn->bqhc", weights, by_channel).flatten(2)
+        local = layer.rows(these).local
+        if local is not None:
+            out = out + torch.einsum("bcqn,bcn->bqc", local.masked_fill(away, 0), v.transpose(2, 3).flatten(1, 2))
+        mixed.append(out)
+    total = torch.cat(mixed, 1)
+    for constant in (part.constant() for part in layer.mixer.local_parts()):
+        if constant is not None:
+            total[:, layer.num_prefix_tokens :] += constant
+    projected: Tensor = layer.mixer.proj(total)
+    return projected
+
+
+@contextmanager
+def blindfold(model: nn.Module, hide: Callable[[Attention], Tensor | None]) -> Iterator[None]:
+    """Within the context, every layer of the model looks past the keys that `hide` names for it; None leaves a layer alone."""
+    with ExitStack() as stack:
+        seen = stack.enter_context(capture(model))
+
+        def replace(mixer: Mixer, inputs: Any, output: Tensor) -> Tensor:
+            layer = seen[-1] if len(seen) else None
+            if not isinstance(layer, MixerAttention) or layer.mixer is not mixer:
+                return output
+            hidden = hide(layer)
+            return output if hidden is None else masked_output(layer, hidden)
+
+        for module in model.modules():
+            if isinstance(module, Mixer):
+                stack.callback(module.register_forward_hook(replace).remove)
+        stack.enter_context(_HiddenCalls(seen, hide))
+        yield
+
+
+class _HiddenCalls(TorchFunctionMode):
+    """Lays the mask into calls of torch's own attention. Entered after `capture`, it asks it what the call was."""
+
+    def __init__(self, seen: Captured, hide: Callable[[Attention], Tensor | None]) -> None:
+        super().__init__()
+        self.seen, self.hide = seen, hide
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Call as asked, look at what was recorded, and answer with the mask instead if there is one."""
+        before = len(self.seen)
+        out = func(*args, **(kwargs or {}))
+        if func is not F.scaled_dot_product_attention or len(self.seen) == before:
+            return out
+        layer = self.seen[-1]
+        hidden = self.hide(layer) if isinstance(layer, SoftmaxCall) else None
+        if hidden is None or not isinstance(layer, SoftmaxCall):
+            return out
+        bias = torch.zeros(hidden.shape, dtype=out.dtype, device=out.device).masked_fill(hidden.to(out.device), float("-inf"))
+        bias = bias if layer.bias is None else bias + layer.bias
+        return softmax_weights(layer.q, layer.k, scale=layer.scale, bias=bias) @ layer.v
+
+
+def can_mask(layer: Attention, size: int) -> bool:
+    """Whether a window of that size leaves something of the layer's map, and its queries can be asked one by one."""
+    return layer.whole and not layer.windowed and max(layer.grid) > size
+
+
+@torch.no_grad()
+def masking(
+    model: nn.Module,
+    batches: Iterable[tuple[Tensor, Tensor]],
+    sizes: Sequence[int] = (3, 5, 7),
+    *,
+    seed: int = 0,
+    progress: Callable[[int], None] = lambda done: None,
+) -> Masked:
+    """Accuracy with windows of each size hidden, and with as many random tokens, over (pixels, labels) on the model's device.
+
+    The tokens that are drawn depend on the seed, the layer and the size, and not on the pictures.
+    """
+    kinds: list[tuple[Rule, int]] = [(rule, size) for rule in RULES for size in sizes]
+    right, total, untouched = [0] * (1 + len(kinds)), 0, list[str]()
+    was_training = model.training
+    model.eval()
+    for pixels, labels in batches:
+        if not total:
+            first = seen_by(model, pixels[:1])
+            untouched = [layer.name for layer in first if not can_mask(layer, max(sizes))] + first.left_out
+            if len(untouched) == len(first) + len(first.left_out):
+                raise ValueError(
+                    f"no layer has a map larger than {max(sizes)} tokens with all its keys: there is nothing to mask"
+                )
+        right[0] += int((model(pixels).argmax(1) == labels).sum())
+        for number, (rule, size) in enumerate(kinds, start=1):
+            with blindfold(model, _hide(rule, size, seed, untouched)):
+                right[number] += int((model(pixels).argmax(1) == labels).sum())
+        total += len(labels)
+        progress(total)
+    model.train(was_training)
+    if not total:
+        raise ValueError("there is no picture to evaluate on")
+    shares = [100 * count / total for count in right]
+    found: dict[str, list[float]] = {rule: [] for rule in RULES}
+    for (rule, _), share in zip(kinds, shares[1:], strict=True):
+        found[rule].append(share)
+    return Masked(shares[0], total, tuple(sizes), found, untouched)
+
+
+def _hide(rule: Rule, size: int, seed: int, untouched: Sequence[str]) -> Callable[[Attention], Tensor | None]:
+    made: dict[str, Tensor] = {}
+
+    def hide(layer: Attention) -> Tensor | None:
+        if layer.name in untouched:
+            return None
+        if layer.name not in made:
+            generator = torch.Generator().manual_seed(seed * 1000003 + sum(layer.name.encode()) * 101 + size)
+            made[layer.name] = hidden_keys(layer, size, rule, generator)
+        return made[layer.name]
+
+    return hide

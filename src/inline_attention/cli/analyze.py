@@ -1,0 +1,483 @@
+"""`inline analyze`: what models look at, as pictures and numbers."""
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import tyro
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from .arguments import prepare_folder, usable_device
+from .progress import counter, track
+from .subjects import Loaded, Shown, as_seen, load_pictures, load_subjects, open_one
+
+if TYPE_CHECKING:
+    import torch
+    from PIL import Image
+
+    from ..analysis.capture import Captured
+    from ..analysis.masking import Masked
+    from ..analysis.study import Study
+
+LAYERS = 5
+"""Layers that a figure shows of a model that has more: spread evenly, first and last among them."""
+
+
+@dataclass(frozen=True)
+class _Analysis:
+    models: Annotated[tuple[str, ...], tyro.conf.Positional] = ()
+    """Runs' folders, files of weights, or names of models: ours, or any vision transformer of timm's; named only: untrained."""
+    pretrained: bool = False
+    """Let timm fetch the weights of models that are named from its hub."""
+    data: str | None = None
+    """Pictures: any source of `inline train` (its held-out part), or a folder of class folders; unset: what the first run held
+    out, or sample pictures."""
+    root: str | None = None
+    """Folder of a wds/, hfds/ or torch/ source."""
+    split: str = "validation"
+    """Split of a source that has named splits."""
+    count: int = 32
+    """Pictures to look at."""
+    out: Path = Path("analysis")
+    """Folder for the PNG and JSON files."""
+    seed: int = 0
+    """Draws pictures, and the weights of models that are not trained."""
+    device: str = "cpu"
+    """Where to compute: cpu, cuda, mps."""
+    json: bool = False
+    """Print JSON instead of the table."""
+
+    def _begin(self, least: int = 1) -> tuple[list[Loaded], Shown]:
+        import torch
+
+        device = usable_device(self.device)
+        if len(self.models) < least:
+            raise ValueError("no model: give runs' folders, files of weights, or names such as inline_deit_nano")
+        prepare_folder(self.out)
+        loaded = load_subjects(self.models, pretrained=self.pretrained, seed=self.seed, device=device)
+        shown = load_pictures(loaded, self.count, data=self.data, root=self.root, split=self.split, seed=self.seed)
+        torch.manual_seed(self.seed)
+        return loaded, shown
+
+    def _seen(self, loaded: Loaded, shown: Shown, label: str) -> Iterator["Captured"]:
+        from ..analysis.study import batches_of
+
+        size = 8
+        batches = batches_of(loaded.subject, shown.pictures, size)
+        console = Console(stderr=True)
+        yield from track(batches, f"{label}: {loaded.subject.label}", -(-len(shown.pictures) // size), console)
+
+    def _write(self, name: str, numbers: dict[str, Any], tables: Sequence[Table], files: Sequence[Path], *lines: str) -> None:
+        text = json.dumps(numbers, indent=1)
+        (self.out / f"{name}.json").write_text(text + "\n")
+        if self.json:
+            print(text)
+            return
+        console = Console()
+        for table in tables:
+            console.print(table)
+        written = [self.out / f"{name}.json", *files]
+        for line in (*lines, f"Written: {', '.join(map(str, written))}"):
+            console.print(line, highlight=False, soft_wrap=True, markup=False)
+
+
+@dataclass(frozen=True)
+class AnalyzeConfusion(_Analysis):
+    """How often different queries get the same weights: by picture, layer, head and tolerance."""
+
+    tolerance: float = 0.01
+    """How close two rows of weights are the same, and two queries too, as a share of their length."""
+
+    def run(self) -> None:
+        """Count, write, tell."""
+        from ..analysis.confusion import TOLERANCES
+        from ..analysis.plots import draw_confusion
+        from ..analysis.study import confusion_numbers, confusion_of
+
+        if not 0 < self.tolerance < 1:
+            raise ValueError(f"--tolerance must be between 0 and 1, got {self.tolerance}")
+        tolerances = tuple(sorted({*TOLERANCES, self.tolerance}))
+        loaded, shown = self._begin()
+        found = {one.subject.label: confusion_of(self._seen(one, shown, "confusion"), tolerances) for one in loaded}
+        figure = draw_confusion(found, self.out / "confusion.png", self.tolerance)
+        table = _table("confused pairs, %", "least by layer", "most by layer", "a picture, median")
+        for label, one in found.items():
+            layers = one.by_layer(self.tolerance)
+            middle = sorted(one.by_picture(self.tolerance))[len(shown.pictures) // 2]
+            table.add_row(
+                label, *(f"{100 * share:.3g}" for share in (one.share(self.tolerance), min(layers), max(layers))), f"{middle:,}"
+            )
+        numbers = {
+            label: {**confusion_numbers(one), "stated_tolerance": self.tolerance, **_at(one, self.tolerance)}
+            for label, one in found.items()
+        }
+        said = (
+            f"Pairs of queries of a picture whose rows of weights differ by at most {self.tolerance:g} of their length, "
+            f"while they differ by more. Over {_pictures(shown)}."
+        )
+        self._write("confusion", {"models": numbers, **_from(shown)}, [table], [figure], said)
+
+
+@dataclass(frozen=True)
+class AnalyzeRays(_Analysis):
+    """What one query looks at when it is made shorter and longer; without models, the paper's first figure in the plane."""
+
+    picture: str | None = None
+    """A file, or a sample: flower, temple, portrait; unset: the first of the pictures."""
+    point: tuple[float, float] = (0.5, 0.5)
+    """Of the query, as shares of height and width."""
+    head: int = 0
+    """Which head to draw."""
+
+    def run(self) -> None:
+        """Scale, weigh, tell."""
+        from ..analysis.capture import seen_by
+        from ..analysis.plots import draw_plane, draw_rays
+        from ..analysis.rays import plane
+        from ..analysis.study import ray_numbers, ray_of
+
+        if self.models:
+            loaded, shown = self._begin()
+            picture, _ = open_one(self.picture, loaded, shown)
+            point = _point(self.point)
+            rays = [ray_of(seen_by(one.subject.model, _pixels(one, picture)), point, title=one.subject.label) for one in loaded]
+            figure = draw_rays(rays, self.out / "rays.png", self.head)
+        else:
+            prepare_folder(self.out)
+            queries, keys, rays = plane()
+            figure = draw_plane(queries, keys, rays, self.out / "rays.png")
+        table = _table("pairs of lengths", "with the same weights", "heads")
+        for one in rays:
+            mean = float(one.confused.double().mean())
+            table.add_row(one.title, str(one.pairs), f"{mean:.3g}", str(len(one.weights)))
+        self._write("rays", {"rays": [ray_numbers(one) for one in rays]}, [table], [figure])
+
+
+@dataclass(frozen=True)
+class AnalyzeMaps(_Analysis):
+    """What one point of a picture looks at: every layer, global and local part, head by head, and through all layers."""
+
+    picture: str | None = None
+    """A file, or a sample: flower, temple, portrait; unset: the first of the pictures."""
+    point: tuple[float, float] = (0.5, 0.5)
+    """Of the query, as shares of height and width."""
+    layers: tuple[int, ...] = ()
+    """Which layers to draw, counted from 0; unset: five, evenly spread."""
+    head: int | None = None
+    """One head; unset: the mean."""
+
+    def run(self) -> None:
+        """Look, draw, tell."""
+        from ..analysis.capture import in_words, seen_by
+        from ..analysis.maps import one_grid, query_map, rollout
+        from ..analysis.plots import draw_heads, draw_models, draw_parts
+
+        loaded, shown = self._begin()
+        picture, source = open_one(self.picture, loaded, shown)
+        point = _point(self.point)
+        tables = []
+        maps, followed, numbers, files = {}, {}, {}, []
+        for one in loaded:
+            label = one.subject.label
+            seen = seen_by(one.subject.model, _pixels(one, picture))
+            chosen = self._chosen(len(seen))
+            maps[label] = [query_map(seen[place], seen[place].place(point)) for place in chosen]
+            self._check_head(maps[label], label)
+            stage = one_grid(seen.layers)
+            followed[label] = rollout(stage, stage[-1].place(point))[0]
+            numbers[label] = {
+                "point": point,
+                "layers": [
+                    {
+                        "layer": found.layer, "query": found.query, "grid": found.grid, "global": found.mixed[0].tolist(),
+                        "local": None if found.local is None else found.local[0].tolist(), "prefix": found.prefix[0].tolist(),
+                    }
+                    for found in maps[label]
+                ],
+                "rollout": {"layers": [layer.name for layer in stage], "weights": followed[label].tolist()},
+            }  # fmt: skip
+            tables.append(_table("layer", "tokens", "most, even shares", "at", "negative, %", title=label))
+            for found in maps[label]:
+                weights = found.together[0].mean(0) * found.mixed[0, 0].numel()
+                place = int(weights.abs().argmax())
+                where = (place // weights.shape[1], place % weights.shape[1])
+                negative = 100 * float((found.together[0] < 0).double().mean())
+                size = f"{found.grid[0]} x {found.grid[1]}"
+                most = f"{float(weights.flatten()[place]):.3g}"
+                tables[-1].add_row(in_words(found.layer), size, most, str(where), f"{negative:.0f}")
+            name = _file_name(label)
+            pixels = as_seen(one, picture)
+            files.append(draw_parts(pixels, maps[label], label, self.out / f"maps-{name}.png", self.head))
+            files.append(draw_heads(maps[label], label, self.out / f"heads-{name}.png"))
+        files.insert(0, draw_models(as_seen(loaded[0], picture), maps, followed, self.out / "maps.png"))
+        said = f"The query at {point[0]:g} of the height and {point[1]:g} of the width of {source}."
+        self._write("maps", {"models": numbers, "picture": source}, tables, files, said)
+
+    def _chosen(self, layers: int) -> list[int]:
+        if self.layers:
+            wrong = [place for place in self.layers if not -layers <= place < layers]
+            if wrong:
+                raise ValueError(f"--layers {wrong[0]}: the model has {layers} layers, counted from 0")
+            return list(self.layers)
+        return sorted({round(place * (layers - 1) / max(1, LAYERS - 1)) for place in range(LAYERS)})
+
+    def _check_head(self, maps: Sequence[Any], label: str) -> None:
+        heads = min(found.mixed.shape[1] for found in maps)
+        if self.head is not None and not 0 <= self.head < heads:
+            raise ValueError(f"--head {self.head}: {label} has {heads} heads in a layer that is drawn, counted from 0")
+
+
+@dataclass(frozen=True)
+class AnalyzeLocality(_Analysis):
+    """How much attention stays in the 3x3, 5x5 and 7x7 tokens around the query, by layer, against even weights."""
+
+    sizes: tuple[int, ...] = (3, 5, 7)
+    """Sides of the windows, odd."""
+
+    def run(self) -> None:
+        """Add up, write, tell."""
+        from ..analysis.capture import in_words
+        from ..analysis.plots import draw_locality
+        from ..analysis.study import locality_of
+
+        loaded, shown = self._begin()
+        found = {one.subject.label: locality_of(self._seen(one, shown, "locality"), self.sizes) for one in loaded}
+        figure = draw_locality(found, self.out / "locality.png")
+        tables = []
+        for label, layers in found.items():
+            local = any(near.together != near.attention for near in layers)
+            parts = ["attention", *(["together"] if local else []), "even"]
+            columns = [f"{size} x {size}{', ' * bool(part)}{part}" for part in ("", *parts[1:]) for size in self.sizes]
+            tables.append(_table("layer", *columns, title=f"{label}: share of the weights around the query, %"))
+            for near in layers:
+                shares = [f"{100 * share:.1f}" for part in parts for share in getattr(near, part)]
+                tables[-1].add_row(in_words(near.layer), *shares)
+        numbers = {label: [asdict(near) for near in layers] for label, layers in found.items()}
+        self._write("locality", {"models": numbers, **_from(shown)}, tables, [figure], f"Over {_pictures(shown)}.")
+
+
+@dataclass(frozen=True)
+class AnalyzeMasking(_Analysis):
+    """Accuracy when no query may look at its own window, against as many random tokens; for trained models."""
+
+    count: int = 1000
+    """Pictures to look at."""
+    sizes: tuple[int, ...] = (3, 5, 7)
+    """Sides of the windows, odd."""
+    batch: int = 50
+    """Pictures at once."""
+
+    def run(self) -> None:
+        """Hide, count, tell."""
+        from ..analysis.plots import draw_masking
+
+        loaded, shown = self._begin()
+        found = {one.subject.label: masked(one, shown, self.sizes, self.batch, self.seed) for one in loaded}
+        figure = draw_masking(found, self.out / "masking.png")
+        table = _table("top-1, %", "hidden", *(f"{size} x {size}" for size in self.sizes))
+        for label, one in found.items():
+            for rule, shares in one.found.items():
+                table.add_row(label, f"{one.top1:.1f}", rule, *(f"{share:.1f}" for share in shares))
+        numbers = {label: asdict(one) for label, one in found.items()}
+        left = [f"{label}: left as they are: {', '.join(one.untouched)}." for label, one in found.items() if one.untouched]
+        self._write("masking", {"models": numbers, **_from(shown)}, [table], [figure], f"Over {_pictures(shown)}.", *left)
+
+
+@dataclass(frozen=True)
+class AnalyzeRank(_Analysis):
+    """Rank and entropy of the weights, and how many are negative, by layer."""
+
+    count: int = 8
+    """Pictures to look at."""
+
+    def run(self) -> None:
+        """Decompose, write, tell."""
+        from ..analysis.capture import in_words
+        from ..analysis.plots import draw_spectrum
+        from ..analysis.study import spectrum_of
+
+        loaded, shown = self._begin()
+        found = {one.subject.label: spectrum_of(self._seen(one, shown, "rank")) for one in loaded}
+        figure = draw_spectrum(found, self.out / "rank.png")
+        tables = []
+        for label, layers in found.items():
+            tables.append(_table("layer", "tokens", "rank", "effective rank", "entropy", "negative, %", title=label))
+            for one in layers:
+                numbers = (f"{one.rank:.1f}", f"{one.effective_rank:.1f}", f"{one.entropy:.3f}", f"{100 * one.negative:.0f}")
+                tables[-1].add_row(in_words(one.layer), str(one.tokens), *numbers)
+        kept = {label: [asdict(one) for one in layers] for label, layers in found.items()}
+        self._write("rank", {"models": kept, **_from(shown)}, tables, [figure], f"Over {_pictures(shown)}.")
+
+
+@dataclass(frozen=True)
+class AnalyzeReport(_Analysis):
+    """All of it for several models in one HTML file, with what the figures show in words."""
+
+    picture: str | None = None
+    """Of the maps: a file, or a sample: flower, temple, portrait; unset: the first of the pictures."""
+    point: tuple[float, float] = (0.5, 0.5)
+    """Of the maps' query, as shares of height and width."""
+    masked: int = 1000
+    """Pictures to measure accuracy on; 0 leaves masking out."""
+    names: tuple[str, ...] = ()
+    """What to call the models, in their order; unset: by their folders or names."""
+
+    def run(self) -> None:
+        """Look at everything, write one page, tell what was found."""
+        from ..analysis.findings import findings
+        from ..analysis.report import write_report
+
+        loaded, shown = self._begin()
+        loaded = self._named(loaded)
+        studies = [self._study(one, shown) for one in loaded]
+        many = None
+        if self.masked and shown.labels is not None:
+            many = load_pictures(loaded, self.masked, data=self.data, root=self.root, split=self.split, seed=self.seed)
+            studies = [self._with_masking(study, one, many) for study, one in zip(studies, loaded, strict=True)]
+        found = findings(studies)
+        figures = self._draw(loaded, studies, shown)
+        notes = [
+            f"{_pictures(shown).capitalize()}.",
+            *(f"{one.subject.label}: {one.trained.name}, {one.trained.said}." for one in loaded),
+        ]
+        if many is not None:
+            notes.append(f"Accuracy and masking: {_pictures(many)}.")
+        page = write_report(studies, found, figures, notes, self.out / "report.html")
+        table = _table("attention", "top-1, %", "confused pairs, %")
+        for study in studies:
+            top = "-" if study.masking is None else f"{study.masking.top1:.1f}"
+            table.add_row(study.label, study.kind, top, f"{100 * study.confusion.share():.3g}")
+        lines = [
+            f"{one.title}: {one.says} The paper: {one.paper} {one.verdict.capitalize()}: {one.why}" for one in found.values()
+        ]
+        numbers = {
+            "models": [study.numbers() for study in studies],
+            "findings": {key: asdict(one) for key, one in found.items()},
+        }
+        self._write("report", {**numbers, **_from(shown)}, [table], [page, *figures.values()], *lines)
+
+    def _named(self, loaded: list[Loaded]) -> list[Loaded]:
+        from dataclasses import replace
+
+        if not self.names:
+            return loaded
+        if len(self.names) != len(loaded) or len(set(self.names)) != len(self.names):
+            raise ValueError(f"--names must name each of the {len(loaded)} models once, got {' '.join(self.names)}")
+        return [replace(one, subject=replace(one.subject, label=name)) for one, name in zip(loaded, self.names, strict=True)]
+
+    def _study(self, one: Loaded, shown: Shown) -> "Study":
+        from ..analysis.confusion import confusion, pictures_of
+        from ..analysis.locality import locality, mean_over
+        from ..analysis.spectrum import mean_spectrum, spectrum
+        from ..analysis.study import Study, kind_of, ray_of
+
+        counted, near, rich = [], [], []
+        kind, ray = "", None
+        for seen in self._seen(one, shown, "looking"):
+            if ray is None:
+                kind, ray = kind_of(seen), ray_of(seen, _point(self.point), title=one.subject.label)
+            counted.append(confusion(seen))
+            near.append(locality(seen))
+            rich.append(spectrum(seen))
+        if ray is None:
+            raise ValueError("there is no picture to look at")
+        parameters = sum(p.numel() for p in one.subject.model.parameters())
+        return Study(
+            one.subject.label, kind, one.trained.name, parameters, len(shown.pictures), pictures_of(counted), ray,
+            mean_over(near), mean_spectrum(rich),
+        )  # fmt: skip
+
+    def _with_masking(self, study: "Study", one: Loaded, shown: Shown) -> "Study":
+        from dataclasses import replace
+
+        return replace(study, masking=masked(one, shown, (3, 5, 7), 50, self.seed))
+
+    def _draw(self, loaded: list[Loaded], studies: list["Study"], shown: Shown) -> dict[str, Path]:
+        from ..analysis import plots
+        from ..analysis.capture import seen_by
+        from ..analysis.maps import one_grid, query_map, rollout
+
+        point, out = _point(self.point), self.out
+        picture, _ = open_one(self.picture, loaded, shown)
+        maps, followed = {}, {}
+        for one in loaded:
+            seen = seen_by(one.subject.model, _pixels(one, picture))
+            places = sorted({round(place * (len(seen) - 1) / (LAYERS - 1)) for place in range(LAYERS)})
+            maps[one.subject.label] = [query_map(seen[place], seen[place].place(point)) for place in places]
+            stage = one_grid(seen.layers)
+            followed[one.subject.label] = rollout(stage, stage[-1].place(point))[0]
+        figures = {
+            "rays": plots.draw_rays([study.ray for study in studies], out / "rays.png"),
+            "confusion": plots.draw_confusion({study.label: study.confusion for study in studies}, out / "confusion.png"),
+            "maps": plots.draw_models(as_seen(loaded[0], picture), maps, followed, out / "maps.png"),
+            "locality": plots.draw_locality({study.label: study.locality for study in studies}, out / "locality.png"),
+            "spectrum": plots.draw_spectrum({study.label: study.spectrum for study in studies}, out / "rank.png"),
+        }
+        results = {study.label: study.masking for study in studies if study.masking is not None}
+        if results:
+            figures["masking"] = plots.draw_masking(results, out / "masking.png")
+        return figures
+
+
+def masked(one: Loaded, shown: Shown, sizes: Sequence[int], batch: int, seed: int) -> "Masked":
+    """Masking over the pictures, with a bar."""
+    import torch
+
+    from ..analysis.masking import masking
+
+    if shown.labels is None:
+        raise ValueError("masking needs pictures with classes: give trained runs with the same classes, or --data DIR")
+    device = next(one.subject.model.parameters()).device
+    labels = torch.tensor(shown.labels)
+
+    def batches() -> Iterator[tuple["torch.Tensor", "torch.Tensor"]]:
+        for start in range(0, len(shown.pictures), batch):
+            pixels = torch.stack([one.subject.prepare(picture) for picture in shown.pictures[start : start + batch]])
+            yield pixels.to(device), labels[start : start + batch].to(device)
+
+    with counter(f"masking: {one.subject.label}", len(shown.pictures), Console(stderr=True)) as tell:
+        return masking(one.subject.model, batches(), sizes, seed=seed, progress=tell)
+
+
+def _table(*columns: str, title: str | None = None) -> Table:
+    """Models down, or the layers of one model that the title names."""
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1), title=title, title_justify="left")
+    for column in columns if title else ("model", *columns):
+        table.add_column(column, justify="left" if column in ("model", "layer", "attention", "hidden") else "right")
+    return table
+
+
+def _pixels(one: Loaded, picture: "Image.Image") -> "torch.Tensor":
+    mode = "RGB" if one.trained.data.channels == 3 else "L"
+    device = next(one.subject.model.parameters()).device
+    return one.subject.prepare(picture.convert(mode))[None].to(device)
+
+
+def _point(point: tuple[float, float]) -> tuple[float, float]:
+    if not all(0 <= share <= 1 for share in point):
+        raise ValueError(f"--point is two shares of the picture, from 0 to 1, got {point[0]} {point[1]}")
+    return point
+
+
+def _pictures(shown: Shown) -> str:
+    return f"{len(shown.pictures):,} pictures of {shown.source}"
+
+
+def _from(shown: Shown) -> dict[str, Any]:
+    return {"pictures": len(shown.pictures), "source": shown.source}
+
+
+def _at(found: Any, tolerance: float) -> dict[str, Any]:
+    return {
+        "share_by_layer": found.by_layer(tolerance),
+        "share_by_head": found.by_head(tolerance),
+        "count_by_picture": found.by_picture(tolerance),
+    }
+
+
+def _file_name(label: str) -> str:
+    return "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in label).strip("-")

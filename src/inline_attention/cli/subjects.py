@@ -1,0 +1,111 @@
+"""Models to look at, and the pictures that all of them are shown."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
+    from PIL import Image
+
+    from ..analysis.study import Subject
+    from ..training.trained import Trained
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A model as the user named it, and as it is looked at."""
+
+    what: str
+    trained: "Trained"
+    subject: "Subject"
+
+
+@dataclass(frozen=True)
+class Shown:
+    """Pictures, their classes where they have any, and where they are from."""
+
+    pictures: list["Image.Image"]
+    labels: list[int] | None
+    source: str
+
+
+def load_subjects(names: Sequence[str], *, pretrained: bool, seed: int, device: "torch.device") -> list[Loaded]:
+    """Runs' folders, files of weights, and names of models, which are untrained unless their weights are to be fetched."""
+    from ..analysis.study import Subject
+    from ..training.trained import load_trained, make_untrained
+    from ..training.view import evaluation_view
+
+    if not names:
+        raise ValueError("no model: give runs' folders, files of weights, or names such as inline_deit_nano")
+    found = []
+    labels = _labels(names)
+    for what, label in zip(names, labels, strict=True):
+        there = Path(what).exists()
+        trained = load_trained(what) if there else make_untrained(what, pretrained=pretrained, seed=seed)
+        if not there and not pretrained:
+            label = f"{label} (untrained)"
+        found.append(Loaded(what, trained, Subject(label, trained.model.to(device), evaluation_view(trained.data))))
+    return found
+
+
+def load_pictures(loaded: Sequence[Loaded], count: int, *, data: str | None, root: str | None, split: str, seed: int) -> Shown:
+    """Some of the pictures that are held out, drawn by the seed: the data's, or the first run's; without either, samples."""
+    import torch
+
+    from ..analysis.samples import SAMPLES, sample
+    from ..training.pictures import Stream
+    from .held_out import held_out
+
+    if count < 1:
+        raise ValueError(f"--count must be positive, got {count}")
+    first = next((one for one in loaded if Path(one.what).is_dir()), loaded[0])
+    if data is None and not Path(first.what).is_dir():
+        return Shown([sample(name) for name in SAMPLES][:count], None, "sample pictures")
+    channels = first.trained.data.channels
+    held, source = held_out(first.trained, first.what, data, root, split)
+    if isinstance(held, Stream):
+        raise ValueError(f"{source} comes as a stream: pictures can be drawn from folders, archives and data sets only")
+    order = torch.randperm(len(held), generator=torch.Generator().manual_seed(seed)).tolist()[:count]
+    both = [held.load(index, channels) for index in order]
+    alike = all(one.trained.classes == first.trained.classes for one in loaded)
+    return Shown([picture for picture, _ in both], [label for _, label in both] if alike else None, source)
+
+
+def open_one(picture: str | None, loaded: Sequence[Loaded], shown: Shown | None) -> tuple["Image.Image", str]:
+    """The picture of a file, a sample by its name, or the first of those that are shown."""
+    from ..analysis.samples import SAMPLES, sample
+    from ..training.pictures import decode
+
+    if picture is None:
+        if shown is None:
+            return sample(SAMPLES[0]), SAMPLES[0]
+        return shown.pictures[0], shown.source
+    if picture in SAMPLES and not Path(picture).exists():
+        return sample(picture), picture
+    if not Path(picture).is_file():
+        raise ValueError(f"{picture} is neither a file nor a sample; samples are: {', '.join(SAMPLES)}")
+    return decode(Path(picture).open("rb"), picture, 3), picture
+
+
+def as_seen(one: Loaded, picture: "Image.Image") -> "torch.Tensor":
+    """(H, W, 3) in 0..1: what the model sees of the picture."""
+    from ..training.view import evaluation_view
+
+    plain = evaluation_view(replace(one.trained.data, mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0)))
+    channels = one.trained.data.channels
+    pixels: torch.Tensor = plain(picture.convert("RGB" if channels == 3 else "L"))
+    return pixels.permute(1, 2, 0).expand(-1, -1, 3).clamp(0, 1)
+
+
+def _labels(names: Sequence[str]) -> list[str]:
+    """Short names that differ."""
+    short = [Path(name).name or name for name in names]
+    twice = Counter(short)
+    found = [name if twice[end] > 1 else end for name, end in zip(names, short, strict=True)]
+    for place, label in enumerate(found):
+        if found.count(label) > 1:
+            raise ValueError(f"{label} is given twice" if place else f"{label} is given {found.count(label)} times")
+    return found

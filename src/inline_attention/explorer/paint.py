@@ -1,0 +1,143 @@
+"""Maps as pictures for the page: fast, without axes. Curves are drawn by matplotlib."""
+
+from collections.abc import Mapping, Sequence
+from io import BytesIO
+from typing import Literal
+
+import numpy as np
+from PIL import Image, ImageDraw
+from torch import Tensor
+
+from ..analysis.locality import Near
+from ..analysis.plots import COLOURS, MARKERS, SIGNED, figure_of_rays
+from ..analysis.rays import Ray
+from .looking import Look
+
+Part = Literal["together", "global", "local", "all layers"]
+SIDE = 448
+"""Pixels of the shorter side of a map."""
+
+
+def weights_of(found: Look, part: Part, head: int) -> Tensor | None:
+    """(h, w) in even shares: the chosen part, of one head from 1 or the mean for 0; None if the layer has no such part."""
+    if part == "all layers":
+        return None if found.followed is None else found.followed * found.followed.numel()
+    weights = {"together": found.map.together, "global": found.map.mixed, "local": found.map.local}[part]
+    if weights is None:
+        return None
+    chosen = weights[0].mean(0) if head == 0 else weights[0, min(head, weights.shape[1]) - 1]
+    return chosen * found.map.mixed[0, 0].numel()
+
+
+def paint(found: Look, part: Part, head: int) -> Image.Image:
+    """The picture in grey, with the weights over it, red for and blue against, and a ring around the query."""
+    scale = SIDE / min(found.picture.size)
+    size = (round(found.picture.width * scale), round(found.picture.height * scale))
+    base = (
+        found.picture.convert("L").resize(size, Image.Resampling.BILINEAR).point(lambda value: 90 + 0.65 * value).convert("RGB")
+    )
+    weights = weights_of(found, part, head)
+    if weights is not None:
+        from matplotlib import colormaps
+
+        largest = float(weights.abs().max()) or 1.0
+        coloured = colormaps[SIGNED]((weights / largest / 2 + 0.5).cpu().numpy())[..., :3]
+        strength = (weights.abs() / largest).sqrt().mul(0.85 * 255).byte().cpu().numpy()
+        over = Image.fromarray((coloured * 255).astype(np.uint8)).resize(size, Image.Resampling.NEAREST)
+        base.paste(over, mask=Image.fromarray(strength).resize(size, Image.Resampling.NEAREST))
+    query, grid = found.map.query, found.map.grid
+    y, x = ((at + 0.5) * side / cells for at, side, cells in zip(query, size[::-1], grid, strict=True))
+    draw = ImageDraw.Draw(base)
+    for radius, colour, line in ((9, "white", 5), (8, "black", 2)):
+        draw.ellipse((x - radius, y - radius, x + radius, y + radius), outline=colour, width=line)
+    return base
+
+
+def paint_kernel(kernel: Tensor) -> Image.Image:
+    """The local kernel, a square for each tap with its weight."""
+    from matplotlib import colormaps
+
+    largest = float(kernel.abs().max()) or 1.0
+    coloured = (colormaps[SIGNED]((kernel / largest / 2 + 0.5).cpu().numpy())[..., :3] * 255).astype(np.uint8)
+    cell, top = 72, 26
+    taps = Image.fromarray(coloured).resize((cell * kernel.shape[1], cell * kernel.shape[0]), Image.Resampling.NEAREST)
+    picture = Image.new("RGB", (taps.width, taps.height + top), "white")
+    picture.paste(taps, (0, top))
+    draw = ImageDraw.Draw(picture)
+    draw.text((taps.width / 2, top / 2), "local kernel, mean", fill="black", anchor="mm", font_size=17)
+    for row, values in enumerate(kernel.tolist()):
+        for column, value in enumerate(values):
+            ink = "white" if abs(value) > 0.6 * largest else "black"
+            draw.text(((column + 0.5) * cell, top + (row + 0.5) * cell), f"{value:.3f}", fill=ink, anchor="mm", font_size=17)
+    return picture
+
+
+def describe(found: Look, part: Part, head: int) -> str:
+    """The map in words, for those who cannot see it."""
+    weights = weights_of(found, part, head)
+    grid = found.map.grid
+    where = f"Layer {found.number} of {found.layers} ({found.layer.kind}, {grid[0]} x {grid[1]} tokens)."
+    state = "" if found.trained else " Untrained: its weights are random."
+    if weights is None:
+        return f"{where} It has no {part} part.{state}"
+    place = int(weights.abs().argmax())
+    row, column = place // weights.shape[1], place % weights.shape[1]
+    own = next((near for near in found.near if near.layer == found.layer.name), None)
+    near = "" if own is None else f" {100 * own.together[0]:.0f} % of the weight is on the 3 x 3 tokens around it."
+    negative = float((weights < 0).double().mean())
+    below = f" {100 * negative:.0f} % of the weights are negative." if negative else ""
+    strongest = f"Strongest at row {row + 1}, column {column + 1}: {float(weights.flatten()[place]):.3g} even shares."
+    return f"{where} {strongest}{near}{below}{state}"
+
+
+def paint_rays(rays: Sequence[Ray], head: int) -> Image.Image | None:
+    """The query of each model, made shorter and longer."""
+    return _drawn(figure_of_rays(rays, max(0, head - 1))) if rays else None
+
+
+def paint_locality(models: Mapping[str, Sequence[Near]]) -> Image.Image:
+    """The share of the query's weights on the 3 x 3 tokens around it, layer by layer."""
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
+
+    figure = Figure(figsize=(7, 4), layout="constrained")
+    axis = figure.subplots()
+    for number, (label, layers) in enumerate(models.items()):
+        places, shares = range(1, len(layers) + 1), [100 * near.together[0] for near in layers]
+        axis.plot(places, shares, label=label, color=COLOURS[number], marker=MARKERS[number])
+        axis.plot(places, [100 * near.even[0] for near in layers], color=COLOURS[number], linestyle=":", linewidth=1)
+    axis.set(xlabel="layer", ylabel="weight on 3 x 3 around the query, %", title="Locality of this query (dots: even weights)")
+    axis.set_ylim(bottom=0)
+    axis.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axis.legend(frameon=False, fontsize=9)
+    return _drawn(figure)
+
+
+def paint_times(models: Mapping[str, Sequence[tuple[int, int, float]]]) -> Image.Image:
+    """Time of all attention layers against the picture's side: (side, tokens, seconds) for each model."""
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import NullFormatter, ScalarFormatter
+
+    figure = Figure(figsize=(7, 4), layout="constrained")
+    axis = figure.subplots()
+    for number, (label, points) in enumerate(models.items()):
+        sides, milliseconds = [side for side, _, _ in points], [1000 * seconds for _, _, seconds in points]
+        axis.plot(sides, milliseconds, color=COLOURS[number], marker=MARKERS[number], label=label)
+    sides = sorted({side for points in models.values() for side, _, _ in points})
+    axis.set(
+        xscale="log", yscale="log", xlabel="pixels a side", ylabel="all attention layers, ms", title="Time of attention here"
+    )
+    axis.set_xticks(sides, [str(side) for side in sides])
+    axis.xaxis.set_minor_formatter(NullFormatter())
+    axis.yaxis.set_major_formatter(ScalarFormatter())
+    axis.legend(frameon=False, fontsize=9)
+    return _drawn(figure)
+
+
+def _drawn(figure: object) -> Image.Image:
+    from matplotlib.figure import Figure
+
+    assert isinstance(figure, Figure)
+    file = BytesIO()
+    figure.savefig(file, dpi=90)
+    return Image.open(file).convert("RGB")

@@ -1,0 +1,98 @@
+"""Shares of weights near the query, and the richness of weights, against values written down by hand."""
+
+from math import log
+
+import pytest
+import torch
+
+from inline_attention.analysis.capture import SoftmaxCall, seen_by
+from inline_attention.analysis.locality import locality, locality_at, mean_over
+from inline_attention.analysis.neighbours import near
+from inline_attention.analysis.spectrum import mean_spectrum, spectrum
+
+from .models import made, pictures
+
+
+def call(logits, grid, prefix=0):
+    """Softmax attention with these logits, (M, N): queries are unit vectors."""
+    tokens = len(logits)
+    q = torch.eye(tokens)[None, None]
+    return SoftmaxCall("one", grid, prefix, q, logits.T[None, None].contiguous(), torch.zeros(1, 1, tokens, 2), None, 1.0)
+
+
+def test_even_weights_have_the_even_share():
+    (found,) = locality([call(torch.zeros(12, 12), (3, 4))])
+    expected = sum((min(r + 2, 3) - max(r - 1, 0)) * (min(c + 2, 4) - max(c - 1, 0)) for r in range(3) for c in range(4)) / 144
+    assert found.attention[0] == pytest.approx(expected)
+    assert found.even[0] == pytest.approx(expected)
+    assert found.attention[2] == pytest.approx(1, abs=0.09)
+
+
+def test_weights_on_oneself_are_all_near():
+    (found,) = locality([call(torch.eye(12) * 100, (3, 4))])
+    assert found.attention == pytest.approx([1, 1, 1])
+    far = torch.zeros(12, 12)
+    far[:, 11] = 100  # everyone looks at the last corner
+    (found,) = locality([call(far, (3, 4))])
+    assert found.attention[0] == pytest.approx(4 / 12), "the four queries around that corner"
+    (one,) = locality_at([call(far, (3, 4))], (0.9, 0.9))
+    (other,) = locality_at([call(far, (3, 4))], (0.0, 0.0))
+    assert one.attention[0] == pytest.approx(1)
+    assert other.attention[0] == pytest.approx(0, abs=1e-6)
+    assert other.even[0] == pytest.approx(4 / 12)
+
+
+def test_windows_are_clipped_and_prefix_tokens_have_none():
+    layer = call(torch.zeros(14, 14), (3, 4), prefix=2)
+    found = near(layer, torch.tensor([0, 2, 7]), 3)
+    assert not found[0].any()
+    assert found[1].nonzero().flatten().tolist() == [2, 3, 6, 7]
+    assert found[2].nonzero().flatten().tolist() == [2, 3, 4, 6, 7, 8, 10, 11, 12]
+    with pytest.raises(ValueError, match="odd side, got 4"):
+        near(layer, torch.tensor([2]), 4)
+
+
+@pytest.mark.parametrize("mixer", ["inline", "linear", "focused"])
+def test_locality_is_that_of_the_rows(mixer):
+    model = made(mixer=mixer)
+    layer = seen_by(model, pictures())[2]
+    (found,) = locality([layer], (3,))
+    own = both = 0.0
+    rows = layer.rows(range(layer.tokens))
+    for query in range(layer.num_prefix_tokens, layer.tokens):
+        window = near(layer, torch.tensor([query]), 3)[0]
+        alone = rows.mixed[:, :, query].abs()
+        own += float((alone[..., window].sum(-1) / alone.sum(-1)).mean())
+        together = rows.mixed[:, :, None, query]
+        if rows.local is not None:
+            together = together + rows.local.unflatten(1, (rows.mixed.shape[1], -1))[:, :, :, query]
+        together = together.abs().mean(2)
+        both += float((together[..., window].sum(-1) / together.sum(-1)).mean())
+    queries = layer.tokens - layer.num_prefix_tokens
+    assert found.attention[0] == pytest.approx(own / queries, rel=1e-4)
+    assert found.together[0] == pytest.approx(both / queries, rel=1e-4)
+    assert torch.tensor(found.heads[0]).mean() == pytest.approx(found.attention[0], rel=1e-4)
+    parts = mean_over([locality([seen_by(model, picture[None])[2]], (3,)) for picture in pictures()])
+    assert parts[0].attention[0] == pytest.approx(found.attention[0], rel=1e-4)
+    assert parts[0].pictures == 2
+
+
+def test_rank_and_entropy_of_known_weights():
+    (even,) = spectrum([call(torch.zeros(12, 12), (3, 4))])
+    assert (even.rank, even.effective_rank, even.entropy, even.negative) == pytest.approx((1, 1, 1, 0), abs=1e-4)
+    (own,) = spectrum([call(torch.eye(12) * 100, (3, 4))])
+    assert (own.rank, own.effective_rank, own.entropy, own.negative) == pytest.approx((12, 12, 0, 0), abs=1e-4)
+    two = torch.full((12, 12), -100.0)
+    two[:, :2] = 0
+    (half,) = spectrum([call(two, (3, 4))])
+    assert half.entropy == pytest.approx(log(2) / log(12), abs=1e-5)
+
+
+def test_rank_of_linear_weights_is_at_most_a_heads_channels_and_one():
+    seen = seen_by(made(), pictures())
+    width = seen[0].project()[0].shape[-1]
+    found = spectrum(seen)
+    assert all(one.rank <= width + 1 for one in found)
+    assert any(one.negative > 0 for one in found)
+    parts = mean_spectrum([spectrum(seen_by(made(), picture[None])) for picture in pictures()])
+    assert parts[0].effective_rank == pytest.approx(found[0].effective_rank, rel=1e-4)

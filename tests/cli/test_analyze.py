@@ -1,0 +1,130 @@
+"""What a user of `inline analyze` sees."""
+
+import json
+import re
+
+import pytest
+from PIL import Image
+
+from .test_main import run
+
+NAMES = ["inline_deit_nano", "vit_tiny_patch16_224"]
+COMMANDS = ["maps", "rays", "confusion", "locality", "masking", "rank", "report"]
+FIGURES = {
+    "maps": ["maps", "maps-run", "heads-run"],
+    "rays": ["rays"],
+    "confusion": ["confusion"],
+    "locality": ["locality"],
+    "masking": ["masking"],
+    "rank": ["rank"],
+    "report": ["rays", "confusion", "maps", "locality", "rank", "masking"],
+}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_run_is_looked_at(command, trained, tmp_path, capsys):
+    """A table, JSON and pictures, of the run's own held-out pictures."""
+    words = ["analyze", command, str(trained / "run"), "--out", str(tmp_path / "out"), "--count", "5"]
+    words += ["--sizes", "3"] if command == "masking" else []
+    code, out, err = run(capsys, *words)
+    assert code == 0, err
+    assert "Written: " in out
+    numbers = json.loads((tmp_path / "out" / f"{command}.json").read_text())
+    assert numbers
+    for name in FIGURES[command]:
+        with Image.open(tmp_path / "out" / f"{name}.png") as figure:
+            assert min(figure.size) > 200
+    code, out, _ = run(capsys, *words, "--json")
+    assert code == 0
+    assert json.loads(out) == json.loads((tmp_path / "out" / f"{command}.json").read_text()), "the same numbers again"
+
+
+def test_models_by_name_are_untrained_and_see_samples(tmp_path, capsys):
+    code, out, err = run(capsys, "analyze", "locality", *NAMES, "--out", str(tmp_path), "--count", "1", "--sizes", "3")
+    assert code == 0, err
+    assert "inline_deit_nano (untrained): share of the weights" in out
+    assert "block 5" in out
+    assert "1 pictures of sample pictures" in out
+    found = json.loads((tmp_path / "locality.json").read_text())["models"]
+    assert [len(layers) for layers in found.values()] == [6, 12]
+
+
+def test_rays_without_models_are_the_papers_figure(tmp_path, capsys):
+    code, _, err = run(capsys, "analyze", "rays", "--out", str(tmp_path))
+    assert code == 0, err
+    found = json.loads((tmp_path / "rays.json").read_text())["rays"]
+    assert [(ray["title"], ray["confused_by_head"]) for ray in found] == [
+        ("softmax", [0]),
+        ("linear, ReLU", [6]),
+        ("InLine", [0]),
+    ]
+    assert (tmp_path / "rays.png").stat().st_size > 10_000
+
+
+def test_maps_of_a_file_head_and_layers(trained, tmp_path, capsys):
+    Image.new("L", (31, 17), 90).save(tmp_path / "grey.png")
+    words = ["analyze", "maps", str(trained / "run"), "--picture", str(tmp_path / "grey.png"), "--point", "0.1", "0.9"]
+    words += ["--layers", "0", "3", "--head", "0", "--out", str(tmp_path)]
+    code, _, err = run(capsys, *words)
+    assert code == 0, err
+    found = json.loads((tmp_path / "maps.json").read_text())["models"]["run"]["layers"]
+    assert [layer["layer"] for layer in found] == ["stages.0.blocks.0.mixer", "stages.3.blocks.0.mixer"]
+    grid = found[0]["grid"]
+    assert found[0]["query"] == [int(0.1 * grid[0]), int(0.9 * grid[1])]
+    assert len(found[0]["global"][0]) == grid[0]
+
+
+def test_a_report_is_one_file_that_says_what_it_shows(trained, tmp_path, capsys):
+    words = ["analyze", "report", str(trained / "run"), str(trained / "run" / "best.safetensors"), "--names", "A <b>", "B"]
+    code, out, err = run(capsys, *words, "--out", str(tmp_path), "--count", "4", "--masked", "8")
+    assert code == 0, err
+    page = (tmp_path / "report.html").read_text()
+    assert page.count("data:image/png;base64,") == 6
+    assert "A &lt;b&gt;" in page
+    assert "<script" not in page
+    assert not re.search(r"(src|href)=\"(?!data:)", page), "nothing is fetched"
+    numbers = json.loads((tmp_path / "report.json").read_text())
+    assert [model["label"] for model in numbers["models"]] == ["A <b>", "B"]
+    first, second = numbers["models"]
+    assert first["confusion"] == second["confusion"], "the same weights"
+    for finding in numbers["findings"].values():
+        assert finding["says"] in out.replace("\n", " ")
+        assert finding["says"].replace("<", "&lt;").replace(">", "&gt;") in page.replace("&#x27;", "'")
+    assert numbers["findings"]["confusion"]["verdict"] == "cannot tell"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["confusion"], "no model: give runs' folders"),
+        (["confusion", "inline_deit_nono"], "inline_deit_nono is neither a run's folder, nor a file, nor a model"),
+        (["confusion", "inline_deit_nano", "inline_deit_nano"], "inline_deit_nano is given 2 times"),
+        (["confusion", "inline_deit_nano", "--tolerance", "2"], "--tolerance must be between 0 and 1, got 2.0"),
+        (["confusion", "resnet18"], "no attention over the picture was seen in ResNet"),
+        (["maps", "inline_deit_nano", "--head", "9"], "--head 9: inline_deit_nano (untrained) has"),
+        (["maps", "inline_deit_nano", "--layers", "77"], "--layers 77: the model has 6 layers"),
+        (["maps", "inline_deit_nano", "--point", "0.5", "1.5"], "--point is two shares of the picture"),
+        (["maps", "inline_deit_nano", "--picture", "/nowhere.png"], "/nowhere.png is neither a file nor a sample"),
+        (["locality", "inline_deit_nano", "--sizes", "4"], "a window around a token has an odd side, got 4"),
+        (["masking", "inline_deit_nano"], "masking needs pictures with classes"),
+        (["rank", "inline_deit_nano", "--count", "0"], "--count must be positive, got 0"),
+        (["rank", "inline_deit_nano", "--device", "abacus"], "unknown device 'abacus'"),
+        (["report", "inline_deit_nano", "--names", "a", "b"], "--names must name each of the 1 models once"),
+    ],
+)
+def test_what_is_wrong_is_told_in_one_line(words, said, tmp_path, capsys):
+    code, _, err = run(capsys, "analyze", *words, "--out", str(tmp_path / "out"))
+    assert code == 2
+    lines = [line for line in err.splitlines() if line.startswith("inline: ")]
+    assert len(lines) == 1, err
+    assert lines[0].startswith(f"inline: {said}")
+    assert "Traceback" not in err
+
+
+def test_a_bad_picture_is_named(tmp_path, capsys):
+    (tmp_path / "no.png").write_bytes(b"no picture")
+    code, _, err = run(
+        capsys, "analyze", "maps", "inline_deit_nano", "--picture", str(tmp_path / "no.png"), "--out", str(tmp_path)
+    )
+    assert code == 2
+    assert err.strip().endswith("no.png cannot be read: not a picture")

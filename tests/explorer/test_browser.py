@@ -1,0 +1,195 @@
+"""The page as people use it, in a real browser. Needs Debian's chromium; without it the tests say so."""
+
+import io
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from time import perf_counter
+
+import pytest
+from PIL import Image
+from playwright.sync_api import expect, sync_playwright
+
+CHROMIUM = shutil.which("chromium")
+FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"]
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed: apt install chromium")
+
+
+@pytest.fixture(scope="module")
+def address():
+    """The command, as a user starts it; the line that it prints says where."""
+    command = [sys.executable, "-m", "inline_attention", "explore", "inline_deit_nano", "deit_tiny_patch16_224"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env={**os.environ}) as server:
+        line = ""
+        for line in server.stdout:
+            if line.startswith("http"):
+                break
+        assert line.startswith("http://127.0.0.1:"), line
+        yield line.split()[0]
+        server.send_signal(signal.SIGINT)
+        assert server.wait(20) == 0, "Ctrl-C is how it is ended"
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        yield started
+        started.close()
+
+
+@pytest.fixture
+def page(browser, address):
+    """A fresh visit; anything asked of another machine, and any script error, fails the test."""
+    context = browser.new_context(viewport={"width": 1280, "height": 1400})
+    visit = context.new_page()
+    elsewhere, errors = [], []
+    visit.on("request", lambda r: elsewhere.append(r.url) if not r.url.startswith((address, "data:", "blob:", "ws:")) else None)
+    visit.on("pageerror", lambda error: errors.append(str(error)))
+    visit.goto(address)
+    expect(visit.locator("#map0 img")).to_be_visible(timeout=30_000)
+    yield visit
+    context.close()
+    assert not errors
+    assert not elsewhere, "the page works without internet"
+
+
+def shown(page, place=0):
+    """The picture that the page shows now, as a browser fetched it."""
+    source = page.locator(f"#map{place} img").get_attribute("src")
+    return source, Image.open(io.BytesIO(page.request.get(source).body())).convert("RGB")
+
+
+def wait_for_another(page, source, place=0):
+    expect(page.locator(f"#map{place} img")).not_to_have_attribute("src", source, timeout=20_000)
+
+
+def toast(page):
+    return page.locator(".toast-body").first
+
+
+def test_the_page_opens_with_an_answer(page):
+    expect(page.locator("#words0")).to_contain_text("Layer 1 of 6 (inline, 14 x 14 tokens).")
+    expect(page.locator("#words0")).to_contain_text("Untrained")
+    expect(page.locator("#words1")).to_contain_text("Layer 1 of 12 (softmax, 14 x 14 tokens).")
+    expect(page.locator("#kernel0 img")).to_be_visible()
+    expect(page.locator("#rays img")).to_be_visible()
+    assert page.locator("#place2").is_hidden()
+
+
+def test_a_click_moves_the_query_and_answers_within_a_second(page):
+    """The map's ring is where the click was; a warm click is timed."""
+    picture = page.locator("#picture img")
+    box = picture.bounding_box()
+    source, _ = shown(page)
+    picture.click(position={"x": box["width"] * 0.2, "y": box["height"] * 0.8})
+    wait_for_another(page, source)
+    down = float(page.locator("#down input[type=number]").input_value())
+    across = float(page.locator("#across input[type=number]").input_value())
+    assert (down, across) == pytest.approx((0.8, 0.2), abs=0.03)
+    times = []
+    for share in (0.3, 0.5, 0.7):
+        source, _ = shown(page)
+        start = perf_counter()
+        picture.click(position={"x": box["width"] * share, "y": box["height"] * 0.4})
+        wait_for_another(page, source)
+        times.append(perf_counter() - start)
+    assert min(times) < 1, times
+
+
+def test_samples_and_sliders(page):
+    source, _ = shown(page)
+    page.locator("#samples label", has_text="portrait").click()
+    wait_for_another(page, source)
+    words = page.locator("#words0")
+    page.locator("#layer input[type=number]").fill("4")
+    page.locator("#layer input[type=number]").press("Enter")
+    expect(words).to_contain_text("Layer 4 of 6", timeout=20_000)
+    before = words.inner_text()
+    page.locator("#head input[type=range]").focus()
+    page.keyboard.press("ArrowRight")
+    expect(words).not_to_have_text(before, timeout=20_000)
+    page.locator("#part label", has_text="local").click()
+    expect(page.locator("#words1")).to_contain_text("It has no local part", timeout=20_000)
+    page.locator("#part label", has_text="all layers").click()
+    expect(page.locator("#words1")).to_contain_text("Strongest at", timeout=20_000)
+
+
+def test_models_are_chosen_by_name(page):
+    box = page.locator("#models input")
+    box.fill("inline_pvt_nano")
+    box.press("Enter")
+    expect(page.locator("#place2")).to_be_visible(timeout=30_000)
+    expect(page.locator("#words2")).to_contain_text("(inline, 56 x 56 tokens)", timeout=30_000)
+    box.fill("/etc/passwd")
+    box.press("Enter")
+    expect(toast(page)).to_contain_text("/etc/passwd is neither a run of this page nor a model", timeout=20_000)
+
+
+def upload(page, name, data):
+    page.locator("#picture button[aria-label='Clear'], #picture button[aria-label='Remove Image']").first.click()
+    page.locator("#picture input[type=file]").set_input_files({"name": name, "mimeType": "image/png", "buffer": data})
+
+
+def png(picture):
+    file = io.BytesIO()
+    picture.save(file, "PNG")
+    return file.getvalue()
+
+
+def test_uploads(page):
+    """A picture of one's own; a large one is made smaller; one that is no picture, and one that is too large, are refused."""
+    source, _ = shown(page)
+    upload(page, "mine.png", png(Image.new("RGB", (300, 200), (200, 30, 30))))
+    wait_for_another(page, source)
+    _, found = shown(page)
+    assert found.width / found.height == pytest.approx(1.5, abs=0.01), "as it is"
+    upload(page, "large.png", png(Image.new("RGB", (3000, 2000), (30, 200, 30))))
+    expect(page.locator("#note")).to_contain_text("3,000 x 2,000 pixels were made 1,024 x 683.", timeout=30_000)
+    upload(page, "huge.png", png(Image.new("L", (10_000, 10_000), 200)))
+    expect(toast(page)).to_contain_text("10,000 x 10,000 pixels are more than this page takes", timeout=60_000)
+
+
+def test_a_file_that_is_no_picture(page):
+    upload(page, "no.png", b"no picture at all")
+    expect(toast(page)).to_contain_text("not a picture that can be read", timeout=30_000)
+
+
+def test_times_grow_with_the_size(page):
+    page.get_by_role("tab", name=re.compile("Time")).click()
+    slider = page.locator("#largest input[type=number]")
+    slider.fill("2")
+    slider.press("Enter")
+    expect(page.locator("#timed")).to_contain_text("At 192 pixels a side: inline_deit_nano", timeout=60_000)
+    expect(page.locator("#times img")).to_be_visible()
+
+
+def test_a_narrow_screen_shows_everything_below_each_other(browser, address, tmp_path):
+    context = browser.new_context(viewport={"width": 390, "height": 844}, has_touch=True, is_mobile=True)
+    visit = context.new_page()
+    visit.goto(address)
+    expect(visit.locator("#map1 img")).to_be_visible(timeout=30_000)
+    assert visit.evaluate("document.documentElement.scrollWidth") <= 391, "nothing sticks out"
+    boxes = [visit.locator(f"#map{place}").bounding_box() for place in range(2)]
+    assert boxes[1]["y"] >= boxes[0]["y"] + boxes[0]["height"]
+    context.close()
+
+
+def test_two_people_do_not_meet(browser, address):
+    contexts = [browser.new_context(viewport={"width": 1280, "height": 1000}) for _ in range(2)]
+    visits = [context.new_page() for context in contexts]
+    for visit in visits:
+        visit.goto(address)
+        expect(visit.locator("#map0 img")).to_be_visible(timeout=30_000)
+    sources = [shown(visit)[0] for visit in visits]
+    for visit, name in zip(visits, ("temple", "portrait"), strict=True):
+        visit.locator("#samples label", has_text=name).click()
+    for visit, source in zip(visits, sources, strict=True):
+        wait_for_another(visit, source)
+    first, second = (shown(visit)[1] for visit in visits)
+    assert first.tobytes() != second.tobytes()
+    for context in contexts:
+        context.close()
