@@ -82,7 +82,7 @@ def test_locality(studies, times, verdict):
 def test_masking_and_accuracy(studies):
     found = findings(studies)
     assert (found["masking"].verdict, found["masking"].why) == ("agrees", "so it is for 4 of 4 models.")
-    assert "softmax loses 20.0 points by its own window and 10.0 by random tokens" in found["masking"].says
+    assert "softmax loses 20.0 points by its own window, loses 10.0 points by random tokens" in found["masking"].says
     assert found["accuracy"].verdict == "does not agree", "all alike"
     tops = {"softmax": 70, "linear": 60, "inline": 75, "plain": 69}
     ordered = [replace(study, masking=replace(study.masking, top1=tops[study.label])) for study in studies]

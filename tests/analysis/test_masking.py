@@ -61,6 +61,20 @@ def test_hidden_keys_have_no_influence(mixer):
     assert not torch.allclose(after[:, 4], before[:, 4], atol=1e-3)
 
 
+def test_softmax_in_windows_is_masked_too():
+    """Swin's softmax twin: what is hidden has no influence, what is left is shared anew."""
+    model = made("inline_swin_nano", "softmax")
+    layer = next(layer for layer in seen_by(model, pictures()) if layer.windowed and max(layer.grid) > 3)
+    with torch.no_grad():
+        plain = masked_output(layer, torch.zeros(layer.tokens, layer.tokens, dtype=torch.bool))
+        torch.testing.assert_close(plain, layer.mixer(layer.x, layer.grid), atol=1e-4, rtol=1e-4)
+        hidden = torch.ones(layer.tokens, layer.tokens, dtype=torch.bool).fill_diagonal_(False)
+        itself = masked_output(layer, hidden)
+        expected = layer.mixer.proj(layer.mixer.kv(layer.x).chunk(2, -1)[1])
+        torch.testing.assert_close(itself, expected, atol=1e-4, rtol=1e-4)
+    assert any(layer.windowed for layer in seen_by(model, pictures()))
+
+
 def test_softmax_of_timm_is_masked_too():
     torch.manual_seed(0)
     model = timm.create_model("vit_tiny_patch16_224", img_size=(64, 96), depth=2, num_classes=3).eval()

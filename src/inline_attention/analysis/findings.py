@@ -30,10 +30,11 @@ def findings(studies: Sequence[Study]) -> dict[str, Finding]:
     """One for each figure of the report."""
     found = {
         "confusion": about_confusion(studies),
-        "rays": about_rays(studies),
         "locality": about_locality(studies),
         "spectrum": about_spectrum(studies),
     }
+    if any(study.ray is not None for study in studies):
+        found["rays"] = about_rays(studies)
     if all(study.masking is not None for study in studies):
         found["masking"] = about_masking(studies)
         found["accuracy"] = about_accuracy(studies)
@@ -73,7 +74,8 @@ def about_confusion(studies: Sequence[Study]) -> Finding:
 
 def about_rays(studies: Sequence[Study]) -> Finding:
     """Who forgets how long a query is."""
-    shares = {study.label: float(study.ray.confused.double().mean()) / study.ray.pairs for study in studies}
+    rays = {study.label: study.ray for study in studies if study.ray is not None}
+    shares = {label: float(ray.confused.double().mean()) / ray.pairs for label, ray in rays.items()}
     says = (
         "One query made shorter and longer: "
         + _list(
@@ -82,8 +84,8 @@ def about_rays(studies: Sequence[Study]) -> Finding:
         + "."
     )
     paper = "Dividing by the sum forgets the length of phi(q); subtracting the mean does not."
-    linear = [shares[one.label] for one in _of(studies, "linear")]
-    inline = [shares[one.label] for one in _of(studies, "InLine", "InLine without local residual")]
+    linear = [shares[one.label] for one in _of(studies, "linear") if one.ray is not None]
+    inline = [shares[one.label] for one in _of(studies, "InLine", "InLine without local residual") if one.ray is not None]
     if not linear or not inline:
         return Finding("Rays", says, paper, "cannot tell", "that needs a linear model beside an InLine one.")
     if min(linear) == 1 and max(inline) == 0:
@@ -125,9 +127,9 @@ def about_masking(studies: Sequence[Study]) -> Finding:
             continue
         own, random = (masked.top1 - masked.found[rule][0] for rule in RULES)
         more += own > random
-        parts.append(f"{study.label} loses {own:.1f} points by its own window and {random:.1f} by random tokens")
+        parts.append(f"{study.label} {_change(own)} by its own window, {_change(random)} by random tokens")
     size = next(study.masking.sizes[0] for study in studies if study.masking is not None)
-    says = f"With {size} x {size} tokens hidden from every query in every layer, {_list(parts)}."
+    says = f"With {size} x {size} tokens hidden from every query in every layer: {'; '.join(parts)}."
     paper = "Hiding a query's own neighbourhood costs more than hiding as many random tokens."
     verdict: Verdict = "agrees" if more == len(studies) else "partly agrees" if more else "does not agree"
     return Finding("Masking", says, paper, verdict, f"so it is for {more} of {len(studies)} models.")
@@ -171,7 +173,7 @@ def about_spectrum(studies: Sequence[Study]) -> Finding:
     tokens = studies[0].spectrum[0].tokens
     says = (
         f"Effective rank (of at most {tokens} in the first layer) and entropy (1 is even), in the mean over layers: "
-        f"{_list(parts)}."
+        f"{'; '.join(parts)}."
     )
     paper = "It reports neither. By the algebra, linear weights have at most the rank of a head's channels, and one more."
     return Finding("Rank and entropy", says, paper, "cannot tell", "there is nothing to compare with.")
@@ -187,3 +189,8 @@ def _percent(share: float) -> str:
 
 def _list(parts: Sequence[str]) -> str:
     return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
+
+
+def _change(loss: float) -> str:
+    """Of accuracy, in points."""
+    return f"loses {loss:.1f} points" if loss >= 0 else f"gains {-loss:.1f} points"

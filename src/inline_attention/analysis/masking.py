@@ -53,20 +53,17 @@ def hidden_keys(layer: Attention, size: int, rule: Rule, generator: torch.Genera
 
 def masked_output(layer: MixerAttention, hidden: Tensor) -> Tensor:
     """The layer's output, (B, M, C), when queries may not look where `hidden`, (M, N), is True."""
-    q, k, v = layer.project()
-    batch, tokens = q.shape[0], q.shape[2]
+    _, k, v = layer.project()
+    values = v.transpose(2, 3).flatten(1, 2)  # (B, C, N)
     mixed = []
-    for these in torch.arange(tokens).split(max(1, LARGEST // k.numel())):
-        apart = q[:, :, these].transpose(1, 2).flatten(0, 1).unsqueeze(2)  # (B * queries, heads, 1, d)
-        keys = k.unsqueeze(1).expand(-1, len(these), -1, -1, -1).flatten(0, 1)
-        away = hidden[these].to(q.device)
-        weights = layer.weigh(apart, keys, away.repeat(batch, 1))  # (B * queries, heads or channels, 1, N)
-        weights = weights.squeeze(2).unflatten(0, (batch, len(these))).transpose(1, 2)  # (B, heads or channels, queries, N)
-        by_channel = v.transpose(2, 3).flatten(1, 2).unflatten(1, (weights.shape[1], -1))  # (B, heads or channels, ., N)
-        out = torch.einsum("bhqn,bhcn->bqhc", weights, by_channel).flatten(2)
+    for these in torch.arange(layer.tokens).split(max(1, LARGEST // k.numel())):
+        away = hidden[these].to(k.device)
+        weights = masked_weights(layer, these, away)
+        by_head = values.unflatten(1, (weights.shape[1], -1))  # (B, heads or channels, ., N)
+        out = torch.einsum("bhqn,bhcn->bqhc", weights, by_head).flatten(2)
         local = layer.rows(these).local
         if local is not None:
-            out = out + torch.einsum("bcqn,bcn->bqc", local.masked_fill(away, 0), v.transpose(2, 3).flatten(1, 2))
+            out = out + torch.einsum("bcqn,bcn->bqc", local.masked_fill(away, 0), values)
         mixed.append(out)
     total = torch.cat(mixed, 1)
     for constant in (part.constant() for part in layer.mixer.local_parts()):
@@ -74,6 +71,18 @@ def masked_output(layer: MixerAttention, hidden: Tensor) -> Tensor:
             total[:, layer.num_prefix_tokens :] += constant
     projected: Tensor = layer.mixer.proj(total)
     return projected
+
+
+def masked_weights(layer: MixerAttention, queries: Tensor, away: Tensor) -> Tensor:
+    """(B, heads or channels, queries, N): weights of chosen queries, none of which looks where `away`, (queries, N), is True."""
+    if layer.windowed:  # softmax: what is left is shared anew; a query whose whole window is hidden sees nothing
+        rows = layer.rows(queries).mixed.masked_fill(away, 0)
+        return rows / rows.sum(-1, keepdim=True).clamp(min=torch.finfo(rows.dtype).tiny)
+    q, k, _ = layer.project()
+    apart = q[:, :, queries].transpose(1, 2).flatten(0, 1).unsqueeze(2)  # (B * queries, heads, 1, d)
+    keys = k.unsqueeze(1).expand(-1, len(queries), -1, -1, -1).flatten(0, 1)
+    weights = layer.weigh(apart, keys, away.repeat(len(q), 1))  # (B * queries, heads or channels, 1, N)
+    return weights.squeeze(2).unflatten(0, (len(q), len(queries))).transpose(1, 2)
 
 
 @contextmanager
@@ -121,8 +130,8 @@ class _HiddenCalls(TorchFunctionMode):
 
 
 def can_mask(layer: Attention, size: int) -> bool:
-    """Whether a window of that size leaves something of the layer's map, and its queries can be asked one by one."""
-    return layer.whole and not layer.windowed and max(layer.grid) > size
+    """Whether a window of that size leaves something of the layer's map, and its keys can be hidden one by one."""
+    return layer.whole and max(layer.grid) > size and (not layer.windowed or layer.kind == "softmax")
 
 
 @torch.no_grad()

@@ -192,7 +192,7 @@ def draw_rays(rays: Sequence[Ray], path: Path, head: int = 0) -> Path:
 
 def figure_of_rays(rays: Sequence[Ray], head: int = 0) -> "Figure":
     """The same, not yet written; a model with fewer heads shows its first."""
-    figure = _figure(3.6 * len(rays) + 0.4, 3.7)
+    figure = _figure(max(7.0, 3.6 * len(rays) + 0.4), 3.7)
     for axis, found in zip(figure.subplots(1, len(rays), squeeze=False)[0], rays, strict=True):
         shown = head if head < len(found.weights) else 0
         own = found.lengths.index(1.0) if 1.0 in found.lengths else 0
@@ -200,6 +200,7 @@ def figure_of_rays(rays: Sequence[Ray], head: int = 0) -> "Figure":
         _draw_ray(axis, found, weights[:, weights[own].argsort(descending=True)], None, head=shown)
         axis.set(xlabel="keys, in the order of the query's own weights", ylabel="weight, in even shares")
         axis.axhline(1, color="grey", linewidth=1, linestyle=":")
+        _whole_numbers(axis)
     _legend_below(figure, axis, len(rays[0].lengths))
     figure.suptitle("A query of the picture, made shorter and longer: do the weights differ?", fontsize=11)
     return figure

@@ -82,5 +82,6 @@ def _picture(figure: Path, alternative: str) -> str:
 def _shortened(study: Study) -> dict[str, object]:
     """Without the weights themselves, which are many: the JSON file has them."""
     numbers = study.numbers()
-    numbers["ray"] = {key: value for key, value in numbers["ray"].items() if key != "weights"}
+    if study.ray is not None:
+        numbers["ray"] = {key: value for key, value in numbers["ray"].items() if key != "weights"}
     return numbers

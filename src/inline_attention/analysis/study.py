@@ -59,11 +59,11 @@ def spectrum_of(batches: Iterable[Captured]) -> list[Spectrum]:
     return mean_spectrum([spectrum(seen) for seen in batches])
 
 
-def ray_of(seen: Captured, point: tuple[float, float] = (0.5, 0.5), *, title: str | None = None) -> Ray:
-    """The ray through the query at a point of the first picture, in the middle one of the layers that see all of it."""
+def ray_of(seen: Captured, point: tuple[float, float] = (0.5, 0.5), *, title: str | None = None) -> Ray | None:
+    """The ray through the query at a point of the first picture, in the middle one of the layers that see all of it, if any."""
     layers = [layer for layer in seen if not layer.windowed]
     if not layers:
-        raise ValueError("every layer attends in windows: there is no ray to follow")
+        return None
     layer = layers[len(layers) // 2]
     found = ray(layer, layer.index(layer.place(point)))
     return Ray(title or found.title, found.lengths, found.weights, found.confused)
@@ -79,7 +79,8 @@ class Study:
     parameters: int
     pictures: int
     confusion: Confusion
-    ray: Ray
+    ray: Ray | None
+    """None if every layer attends in windows."""
     locality: list[Near]
     spectrum: list[Spectrum]
     masking: Masked | None = None
@@ -94,7 +95,7 @@ class Study:
             "parameters": self.parameters,
             "pictures": self.pictures,
             "confusion": confusion_numbers(counted),
-            "ray": ray_numbers(self.ray),
+            "ray": None if self.ray is None else ray_numbers(self.ray),
             "locality": [asdict(near) for near in self.locality],
             "spectrum": [asdict(found) for found in self.spectrum],
             "masking": None if self.masking is None else asdict(self.masking),

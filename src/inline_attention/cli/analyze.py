@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -144,7 +144,12 @@ class AnalyzeRays(_Analysis):
             loaded, shown = self._begin()
             picture, _ = open_one(self.picture, loaded, shown)
             point = _point(self.point)
-            rays = [ray_of(seen_by(one.subject.model, _pixels(one, picture)), point, title=one.subject.label) for one in loaded]
+            every = [
+                ray_of(seen_by(one.subject.model, _pixels(one, picture)), point, title=one.subject.label) for one in loaded
+            ]
+            rays = [one for one in every if one is not None]
+            if not rays:
+                raise ValueError("every layer of these models attends in windows: there is no ray to follow")
             figure = draw_rays(rays, self.out / "rays.png", self.head)
         else:
             prepare_folder(self.out)
@@ -334,10 +339,10 @@ class AnalyzeReport(_Analysis):
         loaded, shown = self._begin()
         loaded = self._named(loaded)
         studies = [self._study(one, shown) for one in loaded]
-        many = None
+        many, without = None, []
         if self.masked and shown.labels is not None:
             many = load_pictures(loaded, self.masked, data=self.data, root=self.root, split=self.split, seed=self.seed)
-            studies = [self._with_masking(study, one, many) for study, one in zip(studies, loaded, strict=True)]
+            studies, without = self._with_masking(studies, loaded, many)
         found = findings(studies)
         figures = self._draw(loaded, studies, shown)
         notes = [
@@ -345,7 +350,7 @@ class AnalyzeReport(_Analysis):
             *(f"{one.subject.label}: {one.trained.name}, {one.trained.said}." for one in loaded),
         ]
         if many is not None:
-            notes.append(f"Accuracy and masking: {_pictures(many)}.")
+            notes += [f"Accuracy and masking: {_pictures(many)}.", *without]
         page = write_report(studies, found, figures, notes, self.out / "report.html")
         table = _table("attention", "top-1, %", "confused pairs, %")
         for study in studies:
@@ -358,11 +363,9 @@ class AnalyzeReport(_Analysis):
             "models": [study.numbers() for study in studies],
             "findings": {key: asdict(one) for key, one in found.items()},
         }
-        self._write("report", {**numbers, **_from(shown)}, [table], [page, *figures.values()], *lines)
+        self._write("report", {**numbers, **_from(shown)}, [table], [page, *figures.values()], *lines, *without)
 
     def _named(self, loaded: list[Loaded]) -> list[Loaded]:
-        from dataclasses import replace
-
         if not self.names:
             return loaded
         if len(self.names) != len(loaded) or len(set(self.names)) != len(self.names):
@@ -377,24 +380,28 @@ class AnalyzeReport(_Analysis):
 
         counted, near, rich = [], [], []
         kind, ray = "", None
-        for seen in self._seen(one, shown, "looking"):
-            if ray is None:
+        for number, seen in enumerate(self._seen(one, shown, "looking")):
+            if number == 0:
                 kind, ray = kind_of(seen), ray_of(seen, _point(self.point), title=one.subject.label)
             counted.append(confusion(seen))
             near.append(locality(seen))
             rich.append(spectrum(seen))
-        if ray is None:
-            raise ValueError("there is no picture to look at")
         parameters = sum(p.numel() for p in one.subject.model.parameters())
         return Study(
             one.subject.label, kind, one.trained.name, parameters, len(shown.pictures), pictures_of(counted), ray,
             mean_over(near), mean_spectrum(rich),
         )  # fmt: skip
 
-    def _with_masking(self, study: "Study", one: Loaded, shown: Shown) -> "Study":
-        from dataclasses import replace
-
-        return replace(study, masking=masked(one, shown, (3, 5, 7), 50, self.seed))
+    def _with_masking(self, studies: list["Study"], loaded: list[Loaded], shown: Shown) -> tuple[list["Study"], list[str]]:
+        """The studies with masking, and a line for each model that cannot be masked."""
+        found, without = [], []
+        for study, one in zip(studies, loaded, strict=True):
+            try:
+                found.append(replace(study, masking=masked(one, shown, (3, 5, 7), 50, self.seed)))
+            except ValueError as error:
+                found.append(study)
+                without.append(f"{study.label} is not masked: {error}.")
+        return found, without
 
     def _draw(self, loaded: list[Loaded], studies: list["Study"], shown: Shown) -> dict[str, Path]:
         from ..analysis import plots
@@ -411,12 +418,14 @@ class AnalyzeReport(_Analysis):
             stage = one_grid(seen.layers)
             followed[one.subject.label] = rollout(stage, stage[-1].place(point))[0]
         figures = {
-            "rays": plots.draw_rays([study.ray for study in studies], out / "rays.png"),
             "confusion": plots.draw_confusion({study.label: study.confusion for study in studies}, out / "confusion.png"),
             "maps": plots.draw_models(as_seen(loaded[0], picture), maps, followed, out / "maps.png"),
             "locality": plots.draw_locality({study.label: study.locality for study in studies}, out / "locality.png"),
             "spectrum": plots.draw_spectrum({study.label: study.spectrum for study in studies}, out / "rank.png"),
         }
+        rays = [study.ray for study in studies if study.ray is not None]
+        if rays:
+            figures = {"rays": plots.draw_rays(rays, out / "rays.png"), **figures}
         results = {study.label: study.masking for study in studies if study.masking is not None}
         if results:
             figures["masking"] = plots.draw_masking(results, out / "masking.png")
