@@ -74,7 +74,7 @@ def masked_output(layer: MixerAttention, hidden: Tensor) -> Tensor:
 
 
 def masked_weights(layer: MixerAttention, queries: Tensor, away: Tensor) -> Tensor:
-    """(B, heads or channels, queries, N): weights of chosen queries, none of which looks where `away`, (queries, N), is True."""
+    """Weights of chosen queries that may not look where `away`, (queries, N), is True: (B, heads or channels, queries, N)."""
     if layer.windowed:  # softmax: what is left is shared anew; a query whose whole window is hidden sees nothing
         rows = layer.rows(queries).mixed.masked_fill(away, 0)
         return rows / rows.sum(-1, keepdim=True).clamp(min=torch.finfo(rows.dtype).tiny)
