@@ -59,9 +59,9 @@ def test_a_look_is_the_models_own_row(name):
     rows = layer.rows([layer.index((row, column))])
     weights = rows.mixed[0, :, 0, layer.num_prefix_tokens :]
     shown = weights_of(found, "global", 0)
-    torch.testing.assert_close(shown.flatten(), weights.mean(0) * weights.shape[-1])
+    torch.testing.assert_close(shown.flatten(), weights.mean(0) * weights.shape[-1] - 1)
     heads = weights_of(found, "global", 2)
-    torch.testing.assert_close(heads.flatten(), weights[1] * weights.shape[-1])
+    torch.testing.assert_close(heads.flatten(), weights[1] * weights.shape[-1] - 1)
     assert (found.number, found.trained) == (2, False)
     last = look(name, trained, picture, (0.25, 0.75), layer=99, size=96)
     assert last.number == last.layers
@@ -78,12 +78,12 @@ def test_a_map_is_painted_where_the_weights_are():
     planted = replace(
         found, map=replace(found.map, mixed=mixed, local=None), picture=Image.new("RGB", (300, 200), (128, 128, 128))
     )
-    pixels = np.asarray(paint(planted, "global", 0)).astype(int)
+    pixels = np.asarray(paint(planted, "together", 0)).astype(int)
     assert pixels[2, 2, 0] > pixels[2, 2, 2] + 60, "red"
     assert pixels[-3, -3, 2] > pixels[-3, -3, 0] + 60, "blue"
     middle = pixels[pixels.shape[0] // 2, -3]
     assert middle.max() - middle.min() < 3, "grey where there is nothing"
-    said = describe(planted, "global", 0)
+    said = describe(planted, "together", 0)
     assert "row 1, column 1" in said
     assert "Untrained" in said
     assert "no local part" in describe(planted, "local", 0)

@@ -91,22 +91,25 @@ def draw_models(
 
 
 def draw_parts(shown: Tensor, maps: Sequence[QueryMap], title: str, path: Path, head: int | None = None) -> Path:
-    """A row for each layer: its global weights, the local part, both, and both laid over the picture; one head, or the mean."""
+    """A row for each layer: its global weights, the local part, both, and both laid over the picture; one head, or the mean.
+
+    Global weights are shown against an even share, since they are often near it; the others against nothing.
+    """
     height, width = shown.shape[:2]
     figure = _figure(8.2, (1.75 * height / width + 0.5) * len(maps) + 0.7)
     axes = figure.subplots(len(maps), 4, squeeze=False)
     for row, found in zip(axes, maps, strict=True):
         tokens = found.mixed[0, 0].numel()
         together = _head(found.together, head) * tokens
-        _draw_map(row[0], _head(found.mixed, head) * tokens, found, "±{:.2g} even shares")
+        _draw_map(row[0], _head(found.mixed, head) * tokens - 1, found, "±{:.2g} around an even share", shown)
         if found.local is None:
             row[1].text(0.5, 0.5, "no local part", ha="center", va="center", fontsize=9, transform=row[1].transAxes)
         else:
-            _draw_map(row[1], _head(found.local, head) * tokens, found, "±{:.2g} even shares")
-        _draw_map(row[2], together, found, "±{:.2g} even shares")
+            _draw_map(row[1], _head(found.local, head) * tokens, found, "±{:.2g} even shares", shown)
+        _draw_map(row[2], together, found, "±{:.2g} even shares", shown)
         _draw_overlay(row[3], shown, together, found)
         row[0].set_ylabel(f"{in_words(found.layer)}\n{found.grid[0]} x {found.grid[1]} tokens", fontsize=9)
-    for axis, name in zip(axes[0], ("global", "local", "together", "over the picture"), strict=True):
+    for axis, name in zip(axes[0], ("global, to an even share", "local", "together", "over the picture"), strict=True):
         axis.set_title(name, fontsize=10)
     _bare(axes)
     figure.suptitle(
@@ -175,7 +178,8 @@ def draw_plane(queries: Tensor, keys: Tensor, rays: Sequence[Ray], path: Path) -
     for number, (x, y) in enumerate(keys.tolist()):
         first.plot(x, y, marker="x", color="black", markersize=7)
         first.annotate(f"k{number + 1}", (x, y), textcoords="offset points", xytext=(5, 4), fontsize=9)
-    first.set(title="Four queries on a ray, seven keys", aspect="equal")
+    first.set_title("Four queries on a ray, seven keys", fontsize=10)
+    first.set_aspect("equal")
     first.margins(0.12)
     for axis, found in zip(axes[1:], rays, strict=True):
         _draw_ray(axis, found, found.weights[0], [f"k{number + 1}" for number in range(keys.shape[0])])
@@ -309,7 +313,7 @@ def _head(weights: Tensor, head: int | None) -> Tensor:
 def _wrapped(label: str, width: int = 18) -> str:
     from textwrap import fill
 
-    return fill(label, width)
+    return fill(label, width, break_long_words=False)
 
 
 def _draw_picture(axis: Any, shown: Tensor, query: tuple[int, int], grid: tuple[int, int]) -> None:
@@ -318,13 +322,12 @@ def _draw_picture(axis: Any, shown: Tensor, query: tuple[int, int], grid: tuple[
     _mark(axis, (query[0] + 0.5) * height / grid[0], (query[1] + 0.5) * width / grid[1])
 
 
-def _draw_map(axis: Any, values: Tensor, found: QueryMap, scale: str) -> None:
-    """A map by itself, on its own tokens."""
+def _draw_map(axis: Any, values: Tensor, found: QueryMap, scale: str, shown: Tensor | None = None) -> None:
+    """A map by itself, in the shape of its tokens, or of the picture that is shown."""
     largest = float(values.abs().max()) or 1.0
-    height, width = values.shape
-    axis.imshow(
-        values.cpu().numpy(), cmap=SIGNED, vmin=-largest, vmax=largest, extent=(0, width, height, 0), interpolation="nearest"
-    )
+    height, width = values.shape if shown is None else shown.shape[:2]
+    extent = (0, width, height, 0)
+    axis.imshow(values.cpu().numpy(), cmap=SIGNED, vmin=-largest, vmax=largest, extent=extent, interpolation="nearest")
     _mark(axis, (found.query[0] + 0.5) * height / found.grid[0], (found.query[1] + 0.5) * width / found.grid[1])
     axis.set_xlabel(scale.format(largest), fontsize=8)
 

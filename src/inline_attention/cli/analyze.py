@@ -13,11 +13,10 @@ from rich.table import Table
 
 from .arguments import prepare_folder, usable_device
 from .progress import counter, track
-from .subjects import Loaded, Shown, as_seen, load_pictures, load_subjects, open_one
+from .subjects import Loaded, Shown, as_seen, load_pictures, load_subjects, open_one, to_draw
 
 if TYPE_CHECKING:
     import torch
-    from PIL import Image
 
     from ..analysis.capture import Captured
     from ..analysis.masking import Masked
@@ -145,7 +144,7 @@ class AnalyzeRays(_Analysis):
             picture, _ = open_one(self.picture, loaded, shown)
             point = _point(self.point)
             every = [
-                ray_of(seen_by(one.subject.model, _pixels(one, picture)), point, title=one.subject.label) for one in loaded
+                ray_of(seen_by(one.subject.model, as_seen(one, picture)), point, title=one.subject.label) for one in loaded
             ]
             rays = [one for one in every if one is not None]
             if not rays:
@@ -188,7 +187,7 @@ class AnalyzeMaps(_Analysis):
         maps, followed, numbers, files = {}, {}, {}, []
         for one in loaded:
             label = one.subject.label
-            seen = seen_by(one.subject.model, _pixels(one, picture))
+            seen = seen_by(one.subject.model, as_seen(one, picture))
             chosen = self._chosen(len(seen))
             maps[label] = [query_map(seen[place], seen[place].place(point)) for place in chosen]
             self._check_head(maps[label], label)
@@ -215,10 +214,10 @@ class AnalyzeMaps(_Analysis):
                 most = f"{float(weights.flatten()[place]):.3g}"
                 tables[-1].add_row(in_words(found.layer), size, most, str(where), f"{negative:.0f}")
             name = _file_name(label)
-            pixels = as_seen(one, picture)
+            pixels = to_draw(picture)
             files.append(draw_parts(pixels, maps[label], label, self.out / f"maps-{name}.png", self.head))
             files.append(draw_heads(maps[label], label, self.out / f"heads-{name}.png"))
-        files.insert(0, draw_models(as_seen(loaded[0], picture), maps, followed, self.out / "maps.png"))
+        files.insert(0, draw_models(to_draw(picture), maps, followed, self.out / "maps.png"))
         said = f"The query at {point[0]:g} of the height and {point[1]:g} of the width of {source}."
         self._write("maps", {"models": numbers, "picture": source}, tables, files, said)
 
@@ -339,7 +338,8 @@ class AnalyzeReport(_Analysis):
         loaded, shown = self._begin()
         loaded = self._named(loaded)
         studies = [self._study(one, shown) for one in loaded]
-        many, without = None, []
+        many: Shown | None = None
+        without: list[str] = []
         if self.masked and shown.labels is not None:
             many = load_pictures(loaded, self.masked, data=self.data, root=self.root, split=self.split, seed=self.seed)
             studies, without = self._with_masking(studies, loaded, many)
@@ -394,7 +394,8 @@ class AnalyzeReport(_Analysis):
 
     def _with_masking(self, studies: list["Study"], loaded: list[Loaded], shown: Shown) -> tuple[list["Study"], list[str]]:
         """The studies with masking, and a line for each model that cannot be masked."""
-        found, without = [], []
+        found: list[Study] = []
+        without: list[str] = []
         for study, one in zip(studies, loaded, strict=True):
             try:
                 found.append(replace(study, masking=masked(one, shown, (3, 5, 7), 50, self.seed)))
@@ -412,14 +413,14 @@ class AnalyzeReport(_Analysis):
         picture, _ = open_one(self.picture, loaded, shown)
         maps, followed = {}, {}
         for one in loaded:
-            seen = seen_by(one.subject.model, _pixels(one, picture))
+            seen = seen_by(one.subject.model, as_seen(one, picture))
             places = sorted({round(place * (len(seen) - 1) / (LAYERS - 1)) for place in range(LAYERS)})
             maps[one.subject.label] = [query_map(seen[place], seen[place].place(point)) for place in places]
             stage = one_grid(seen.layers)
             followed[one.subject.label] = rollout(stage, stage[-1].place(point))[0]
         figures = {
             "confusion": plots.draw_confusion({study.label: study.confusion for study in studies}, out / "confusion.png"),
-            "maps": plots.draw_models(as_seen(loaded[0], picture), maps, followed, out / "maps.png"),
+            "maps": plots.draw_models(to_draw(picture), maps, followed, out / "maps.png"),
             "locality": plots.draw_locality({study.label: study.locality for study in studies}, out / "locality.png"),
             "spectrum": plots.draw_spectrum({study.label: study.spectrum for study in studies}, out / "rank.png"),
         }
@@ -458,12 +459,6 @@ def _table(*columns: str, title: str | None = None) -> Table:
     for column in columns if title else ("model", *columns):
         table.add_column(column, justify="left" if column in ("model", "layer", "attention", "hidden") else "right")
     return table
-
-
-def _pixels(one: Loaded, picture: "Image.Image") -> "torch.Tensor":
-    mode = "RGB" if one.trained.data.channels == 3 else "L"
-    device = next(one.subject.model.parameters()).device
-    return one.subject.prepare(picture.convert(mode))[None].to(device)
 
 
 def _point(point: tuple[float, float]) -> tuple[float, float]:

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -91,13 +91,23 @@ def open_one(picture: str | None, loaded: Sequence[Loaded], shown: Shown | None)
 
 
 def as_seen(one: Loaded, picture: "Image.Image") -> "torch.Tensor":
-    """(H, W, 3) in 0..1: what the model sees of the picture."""
-    from ..training.view import evaluation_view
+    """(1, C, H, W): all of the picture, as the model takes it."""
+    from ..training.view import whole_view
 
-    plain = evaluation_view(replace(one.trained.data, mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0)))
-    channels = one.trained.data.channels
-    pixels: torch.Tensor = plain(picture.convert("RGB" if channels == 3 else "L"))
-    return pixels.permute(1, 2, 0).expand(-1, -1, 3).clamp(0, 1)
+    data = one.trained.data
+    device = next(one.subject.model.parameters()).device
+    pixels: torch.Tensor = whole_view(data)(picture.convert("RGB" if data.channels == 3 else "L"))
+    return pixels[None].to(device)
+
+
+def to_draw(picture: "Image.Image", most: int = 480) -> "torch.Tensor":
+    """(H, W, 3) in 0..1, no larger than a figure needs."""
+    import numpy as np
+    import torch
+
+    small = picture.convert("RGB")
+    small.thumbnail((most, most))
+    return torch.from_numpy(np.asarray(small) / np.float32(255))
 
 
 def _labels(names: Sequence[str]) -> list[str]:

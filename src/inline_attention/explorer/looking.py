@@ -14,7 +14,7 @@ from ..analysis.locality import Near, locality_at
 from ..analysis.maps import QueryMap, one_grid, query_map, rollout
 from ..analysis.rays import Ray, ray
 from ..training.trained import Trained
-from ..training.view import evaluation_view
+from ..training.view import whole_view
 from .shelf import device_of, untrained
 
 ONE_PASS = Lock()
@@ -46,9 +46,7 @@ class Look:
 
 def as_seen(trained: Trained, picture: Image.Image, size: int | None) -> Tensor:
     """(1, C, H, W) as the model takes it."""
-    whole = replace(trained.data, view="squash", crop=1.0)  # every model sees all of it, so that a point is the same for all
-    data = whole if size is None else replace(whole, size=(size, size))
-    pixels: Tensor = evaluation_view(data)(picture.convert("RGB" if data.channels == 3 else "L"))
+    pixels: Tensor = whole_view(trained.data, size)(picture.convert("RGB" if trained.data.channels == 3 else "L"))
     return pixels[None].to(device_of(trained.model))
 
 

@@ -28,7 +28,7 @@ LARGEST_SIDE = 1024
 """Larger pictures are made smaller: the models see far fewer pixels."""
 SIZES = (96, 128, 192, 224, 256, 320, 384, 448, 512)
 PARTS = [
-    ("together", "together"), ("global", "global"), ("local", "local"), ("all layers (rollout)", "all layers"),
+    ("together", "together"), ("global, to an even share", "global"), ("local", "local"), ("all layers (rollout)", "all layers"),
 ]  # fmt: skip
 CSS = """
 footer { display: none !important; }

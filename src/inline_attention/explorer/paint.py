@@ -19,14 +19,17 @@ SIDE = 448
 
 
 def weights_of(found: Look, part: Part, head: int) -> Tensor | None:
-    """(h, w) in even shares: the chosen part, of one head from 1 or the mean for 0; None if the layer has no such part."""
+    """(h, w) in even shares: the chosen part, of one head from 1 or the mean for 0; None if the layer has no such part.
+
+    Global weights are often near an even share: of them, what is beyond it.
+    """
     if part == "all layers":
         return None if found.followed is None else found.followed * found.followed.numel()
     weights = {"together": found.map.together, "global": found.map.mixed, "local": found.map.local}[part]
     if weights is None:
         return None
     chosen = weights[0].mean(0) if head == 0 else weights[0, min(head, weights.shape[1]) - 1]
-    return chosen * found.map.mixed[0, 0].numel()
+    return chosen * found.map.mixed[0, 0].numel() - (part == "global")
 
 
 def paint(found: Look, part: Part, head: int) -> Image.Image:
@@ -84,9 +87,10 @@ def describe(found: Look, part: Part, head: int) -> str:
     row, column = place // weights.shape[1], place % weights.shape[1]
     own = next((near for near in found.near if near.layer == found.layer.name), None)
     near = "" if own is None else f" {100 * own.together[0]:.0f} % of the weight is on the 3 x 3 tokens around it."
-    negative = float((weights < 0).double().mean())
+    negative = float((weights + (part == "global") < 0).double().mean())
     below = f" {100 * negative:.0f} % of the weights are negative." if negative else ""
-    strongest = f"Strongest at row {row + 1}, column {column + 1}: {float(weights.flatten()[place]):.3g} even shares."
+    most = float(weights.flatten()[place]) + (part == "global")
+    strongest = f"Strongest at row {row + 1}, column {column + 1}: {most:.3g} even shares."
     return f"{where} {strongest}{near}{below}{state}"
 
 

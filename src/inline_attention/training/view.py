@@ -1,7 +1,7 @@
 """What the model gets to see of a picture: varied in training, fixed in evaluation. Both are timm's transforms."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from PIL import Image
@@ -75,3 +75,9 @@ def evaluation_view(data: DataPart) -> View:
     """Resize and crop the middle. 'squash' resizes both sides to floor(side / crop), as the paper evaluates."""
     view: View = create_transform(**_shared(data), is_training=False, crop_pct=data.crop, crop_mode=data.view)
     return view
+
+
+def whole_view(data: DataPart, size: int | None = None) -> View:
+    """All of a picture, resized as it has to be: a point of it is the same point for every model."""
+    side = data.size if size is None else (size, size)
+    return evaluation_view(replace(data, view="squash", crop=1.0, size=side))
