@@ -104,6 +104,7 @@ def draw_parts(shown: Tensor, maps: Sequence[QueryMap], title: str, path: Path, 
         _draw_map(row[0], _head(found.mixed, head) * tokens - 1, found, "±{:.2g} around an even share", shown)
         if found.local is None:
             row[1].text(0.5, 0.5, "no local part", ha="center", va="center", fontsize=9, transform=row[1].transAxes)
+            row[1].set_frame_on(False)
         else:
             _draw_map(row[1], _head(found.local, head) * tokens, found, "±{:.2g} even shares", shown)
         _draw_map(row[2], together, found, "±{:.2g} even shares", shown)

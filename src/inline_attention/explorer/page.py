@@ -28,8 +28,11 @@ LARGEST_SIDE = 1024
 """Larger pictures are made smaller: the models see far fewer pixels."""
 SIZES = (96, 128, 192, 224, 256, 320, 384, 448, 512)
 PARTS = [
-    ("together", "together"), ("global, to an even share", "global"), ("local", "local"), ("all layers (rollout)", "all layers"),
-]  # fmt: skip
+    ("together", "together"),
+    ("global, to an even share", "global"),
+    ("local", "local"),
+    ("all layers (rollout)", "all layers"),
+]
 CSS = """
 footer { display: none !important; }
 .maps > * { min-width: 240px; }

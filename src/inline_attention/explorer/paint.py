@@ -29,7 +29,7 @@ def weights_of(found: Look, part: Part, head: int) -> Tensor | None:
     if weights is None:
         return None
     chosen = weights[0].mean(0) if head == 0 else weights[0, min(head, weights.shape[1]) - 1]
-    return chosen * found.map.mixed[0, 0].numel() - (part == "global")
+    return chosen * found.map.mixed[0, 0].numel() - int(part == "global")
 
 
 def paint(found: Look, part: Part, head: int) -> Image.Image:
@@ -87,9 +87,9 @@ def describe(found: Look, part: Part, head: int) -> str:
     row, column = place // weights.shape[1], place % weights.shape[1]
     own = next((near for near in found.near if near.layer == found.layer.name), None)
     near = "" if own is None else f" {100 * own.together[0]:.0f} % of the weight is on the 3 x 3 tokens around it."
-    negative = float((weights + (part == "global") < 0).double().mean())
+    negative = float((weights + int(part == "global") < 0).double().mean())
     below = f" {100 * negative:.0f} % of the weights are negative." if negative else ""
-    most = float(weights.flatten()[place]) + (part == "global")
+    most = float(weights.flatten()[place]) + int(part == "global")
     strongest = f"Strongest at row {row + 1}, column {column + 1}: {most:.3g} even shares."
     return f"{where} {strongest}{near}{below}{state}"
 
