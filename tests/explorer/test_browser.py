@@ -161,7 +161,7 @@ def test_a_file_that_is_no_picture(page):
 def test_times_grow_with_the_size(page):
     page.get_by_role("tab", name=re.compile("Time")).click()
     slider = page.locator("#largest input[type=number]")
-    slider.fill("2")
+    slider.fill("192")
     slider.press("Enter")
     expect(page.locator("#timed")).to_contain_text("At 192 pixels a side: inline_deit_nano", timeout=60_000)
     expect(page.locator("#times img")).to_be_visible()

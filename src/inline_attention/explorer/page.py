@@ -172,7 +172,7 @@ def build(shelf: Shelf) -> gr.Blocks:
         with gr.Tab("Locality by layer"):
             near = gr.Image(label="Locality", show_label=False, interactive=False, buttons=["download"], elem_id="near")
         with gr.Tab("Time by size"):
-            largest = gr.Slider(0, len(SIZES) - 1, 3, step=1, label="Up to size", elem_id="largest")
+            largest = gr.Slider(SIZES[0], SIZES[-1], 224, step=32, label="Up to so many pixels a side", elem_id="largest")
             said = gr.Markdown("Move the slider to time the attention of the chosen models on this machine.", elem_id="timed")
             times = gr.Image(label="Times", show_label=False, interactive=False, buttons=["download"], elem_id="times")
 
@@ -189,12 +189,13 @@ def _timing(shelf: Shelf) -> Callable[..., tuple[Image.Image, str]]:
         picture, _ = read_picture(path)
         if not models:
             raise gr.Error("No model is chosen: pick one to four.")
+        sides = [side for side in SIZES if side <= largest] or [SIZES[0]]
         found: dict[str, list[tuple[int, int, float]]] = {}
         try:
             for label in models[:MODELS]:
                 trained = shelf.take(label)
                 found[label] = []
-                for side in SIZES[: int(largest) + 1]:
+                for side in sides:
                     seconds, tokens = attention_seconds(label, trained, picture, side)
                     found[label].append((side, tokens, seconds))
         except (ValueError, RuntimeError) as error:
@@ -202,7 +203,7 @@ def _timing(shelf: Shelf) -> Callable[..., tuple[Image.Image, str]]:
         last = [f"{label} {1000 * points[-1][2]:.1f} ms for {points[-1][1]:,} tokens" for label, points in found.items()]
         return paint_times(
             found
-        ), f"At {SIZES[int(largest)]} pixels a side: {'; '.join(last)}. Best of two, on a machine that others may use too."
+        ), f"At {sides[-1]} pixels a side: {'; '.join(last)}. Best of two, on a machine that others may use too."
 
     return time
 

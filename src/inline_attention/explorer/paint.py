@@ -120,7 +120,7 @@ def paint_locality(models: Mapping[str, Sequence[Near]]) -> Image.Image:
 def paint_times(models: Mapping[str, Sequence[tuple[int, int, float]]]) -> Image.Image:
     """Time of all attention layers against the picture's side: (side, tokens, seconds) for each model."""
     from matplotlib.figure import Figure
-    from matplotlib.ticker import NullFormatter, ScalarFormatter
+    from matplotlib.ticker import LogLocator, NullFormatter, ScalarFormatter
 
     figure = Figure(figsize=(7, 4), layout="constrained")
     axis = figure.subplots()
@@ -133,7 +133,9 @@ def paint_times(models: Mapping[str, Sequence[tuple[int, int, float]]]) -> Image
     )
     axis.set_xticks(sides, [str(side) for side in sides])
     axis.xaxis.set_minor_formatter(NullFormatter())
+    axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axis.yaxis.set_major_formatter(ScalarFormatter())
+    axis.yaxis.set_minor_formatter(NullFormatter())
     axis.legend(frameon=False, fontsize=9)
     return _drawn(figure)
 
