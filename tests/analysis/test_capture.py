@@ -6,6 +6,7 @@ import torch
 
 from inline_attention import MIXERS, InLineAttention
 from inline_attention.analysis.capture import SoftmaxCall, capture, seen_by
+from inline_attention.analysis.rays import LENGTHS, ray
 from inline_attention.layers.mixer import Mixer
 from inline_attention.ops import reference
 
@@ -126,6 +127,8 @@ def test_attention_with_a_bias_of_positions():
     model.blocks[0].attn.proj.register_forward_pre_hook(lambda m, inputs: kept.update(out=inputs[0]))
     (layer,) = seen_by(model, torch.randn(2, 3, 64, 64))
     assert layer.bias is not None
+    own = ray(layer, 5).weights[:, LENGTHS.index(1.0)]
+    torch.testing.assert_close(own, layer.rows([5]).mixed[0, :, 0], atol=1e-6, rtol=1e-5)
     torch.testing.assert_close((layer.weights() @ layer.v).transpose(1, 2).flatten(2), kept["out"], atol=1e-5, rtol=1e-4)
 
 
@@ -174,6 +177,40 @@ def test_nothing_quadratic_is_kept():
         assert not any(value.requires_grad for value in held)
 
 
+def test_no_graph_is_kept_and_only_a_bias_is_quadratic():
+    """With gradients on, for calls of torch's own function too."""
+    torch.manual_seed(0)
+    for name, quadratic in (("vit_tiny_patch16_224", False), ("beit_base_patch16_224", True)):
+        model = timm.create_model(name, num_classes=2, depth=1, embed_dim=24, num_heads=2, img_size=64)
+        with capture(model) as seen:
+            model(torch.randn(1, 3, 64, 64))
+        (layer,) = seen
+        held = {key: value for key, value in vars(layer).items() if isinstance(value, torch.Tensor)}
+        assert not any(value.requires_grad for value in held.values())
+        assert {key for key, value in held.items() if value.numel() > layer.tokens * 24} == ({"bias"} if quadratic else set())
+
+
+@pytest.mark.parametrize("name", ["inline_deit_nano", "vit_tiny_patch16_224"])
+def test_parts_of_a_model_are_captured_too(name):
+    """`forward_features`, twice: the second time takes the place of the first."""
+    model = timm.create_model(name, img_size=64, num_classes=2).eval()
+    with torch.no_grad(), capture(model) as seen:
+        model(torch.randn(1, 3, 64, 64))
+        whole = [(layer.name, layer.grid) for layer in seen]
+        for _ in range(2):
+            model.forward_features(torch.randn(1, 3, 64, 64))
+            assert [(layer.name, layer.grid) for layer in seen] == whole
+    assert not seen.left_out
+
+
+def test_parts_that_were_frozen_stay_frozen():
+    model = made().train()
+    model.stages[0].blocks[0].eval()
+    before = [part.training for part in model.modules()]
+    seen_by(model, torch.randn(1, 3, 16, 24))
+    assert [part.training for part in model.modules()] == before
+
+
 def test_attention_in_windows_of_others_is_named():
     model = timm.create_model("swin_tiny_patch4_window7_224", depths=(1, 1), num_classes=2)
     with pytest.raises(ValueError, match=r"no attention over the picture was seen in SwinTransformer: 2 layers attend"):
@@ -204,7 +241,7 @@ def test_a_layer_alone_is_captured_too():
     layer = InLineAttention(24, 3)
     with capture(layer) as seen:
         for _ in range(2):
-            out = layer(torch.randn(2, 12, 24), grid=(3, 4))
+            out = layer(x=torch.randn(2, 12, 24), grid=(3, 4))
     assert len(seen) == 1
     rows, v = seen[0].rows(range(12)), seen[0].project()[2]
     mixed = rows.mixed.repeat_interleave(8, 1) + rows.local

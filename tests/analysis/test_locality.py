@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from inline_attention.analysis.capture import SoftmaxCall, seen_by
-from inline_attention.analysis.locality import locality, locality_at, mean_over
+from inline_attention.analysis.confusion import confusion
+from inline_attention.analysis.locality import _near, locality, locality_at, mean_over
 from inline_attention.analysis.neighbours import near
 from inline_attention.analysis.spectrum import mean_spectrum, spectrum
 
@@ -96,3 +97,37 @@ def test_rank_of_linear_weights_is_at_most_a_heads_channels_and_one():
     assert any(one.negative > 0 for one in found)
     parts = mean_spectrum([spectrum(seen_by(made(), picture[None])) for picture in pictures()])
     assert parts[0].effective_rank == pytest.approx(found[0].effective_rank, rel=1e-4)
+
+
+def test_softmax_has_no_local_part_however_it_is_cut():
+    """The same number to the last bit, in many parts too."""
+    layer = seen_by(made(mixer="softmax", patch_size=2), pictures())[0]
+    (whole,) = locality([layer])
+    parts = tuple(torch.arange(layer.num_prefix_tokens, layer.tokens).split(7))
+    found = _near(layer, (3, 5, 7), parts)
+    assert whole.together == whole.attention
+    assert found.together == found.attention
+    assert found.attention == pytest.approx(whole.attention, rel=1e-5)
+
+
+def test_even_weights_within_windows():
+    """What a query cannot look at does not count."""
+    model = made("inline_swin_nano", "softmax")
+    for part in model.modules():
+        if isinstance(part, torch.nn.Linear):
+            torch.nn.init.zeros_(part.weight)
+            torch.nn.init.zeros_(part.bias) if part.bias is not None else None
+        if hasattr(part, "position") and part.position is not None:
+            for parameter in part.position.parameters():
+                torch.nn.init.zeros_(parameter)
+    for found in locality(seen_by(model, pictures())):
+        assert found.attention == pytest.approx(found.even, rel=1e-4)
+
+
+def test_a_map_of_one_token_is_left_out():
+    alone, other = call(torch.zeros(1, 1), (1, 1)), call(torch.zeros(4, 4), (2, 2))
+    assert confusion([alone, other]).pairs == (6,)
+    assert len(spectrum([alone, other])) == 1
+    assert spectrum([alone]) == []
+    with pytest.raises(ValueError, match="one token only"):
+        confusion([alone])

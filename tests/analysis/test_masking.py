@@ -9,6 +9,7 @@ import torch
 from inline_attention import MIXERS
 from inline_attention.analysis.capture import seen_by
 from inline_attention.analysis.masking import _hide, blindfold, hidden_keys, masked_output, masking
+from inline_attention.analysis.neighbours import visible
 from inline_attention.layers.mixer import Mixer
 
 from .models import made, pictures
@@ -140,3 +141,40 @@ def test_layers_that_cannot_be_masked_are_named():
         masking(model, [(pictures(), torch.zeros(2, dtype=torch.long))], (31,))
     with pytest.raises(ValueError, match="no picture"):
         masking(model, [])
+
+
+def test_what_is_hidden_within_windows_is_what_could_be_seen():
+    """As many random tokens as neighbours, both out of the query's own window."""
+    layer = next(layer for layer in seen_by(made("inline_swin_nano", "softmax"), pictures()) if layer.windowed)
+    seen = visible(layer, torch.arange(layer.tokens))
+    assert not seen.all()
+    own, drawn = (hidden_keys(layer, 3, rule, torch.Generator().manual_seed(0)) for rule in ("own window", "random tokens"))
+    assert not (own & ~seen).any()
+    assert not (drawn & ~seen).any()
+    assert torch.equal(own.sum(-1), drawn.sum(-1))
+
+
+def test_layers_draw_for_themselves():
+    """The same seed draws other tokens in every layer and at every size."""
+    seen = seen_by(made(patch_size=2), pictures())
+    drawn = [_hide("random tokens", size, 0, [])(layer) for layer in seen for size in (3, 5)]
+    assert len({tuple(hidden.flatten().tolist()) for hidden in drawn}) == len(drawn)
+    again = _hide("random tokens", 3, 0, [])(seen[0])
+    assert torch.equal(again, drawn[0])
+
+
+def test_a_model_that_needs_its_neighbours_loses_them():
+    """Weights on oneself only: hiding the own window leaves nothing of it, random tokens leave it mostly alone."""
+    torch.manual_seed(0)
+    layer = seen_by(made(mixer="softmax", patch_size=2), pictures())[0]
+    with torch.no_grad():
+        layer.mixer.q.weight.copy_(layer.mixer.kv.weight[: layer.mixer.dim])
+        layer.mixer.q.bias.copy_(layer.mixer.kv.bias[: layer.mixer.dim])
+        layer.mixer.q.weight.mul_(30)
+        layer.mixer.q.bias.mul_(30)
+        plain = masked_output(layer, torch.zeros(layer.tokens, layer.tokens, dtype=torch.bool))
+        apart = {}
+        for rule in ("own window", "random tokens"):
+            hidden = hidden_keys(layer, 3, rule, torch.Generator().manual_seed(0))
+            apart[rule] = ((masked_output(layer, hidden) - plain).norm(dim=-1) > 0.1 * plain.norm(dim=-1)).float().mean()
+    assert apart["own window"] > 3 * apart["random tokens"]

@@ -98,7 +98,7 @@ def test_a_report_is_one_file_that_says_what_it_shows(trained, tmp_path, capsys)
     [
         (["confusion"], "no model: give runs' folders"),
         (["confusion", "inline_deit_nono"], "inline_deit_nono is neither a run's folder, nor a file, nor a model"),
-        (["confusion", "inline_deit_nano", "inline_deit_nano"], "inline_deit_nano is given 2 times"),
+        (["confusion", "inline_deit_nano", "inline_deit_nano"], "inline_deit_nano is given more than once"),
         (["confusion", "inline_deit_nano", "--tolerance", "2"], "--tolerance must be between 0 and 1, got 2.0"),
         (["confusion", "resnet18"], "no attention over the picture was seen in ResNet"),
         (["maps", "inline_deit_nano", "--head", "9"], "--head 9: inline_deit_nano (untrained) has"),

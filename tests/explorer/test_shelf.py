@@ -9,8 +9,8 @@ from PIL import Image
 
 from inline_attention.analysis.capture import seen_by
 from inline_attention.analysis.samples import SAMPLES, sample
-from inline_attention.explorer.looking import attention_seconds, heads_and_layers, look
-from inline_attention.explorer.page import Asked, answer, curves, read_picture
+from inline_attention.explorer.looking import attention_seconds, heads_and_layers, look, pixels_for
+from inline_attention.explorer.page import Asked, answer, curves, read_picture, shown_size, telling
 from inline_attention.explorer.paint import describe, paint, weights_of
 from inline_attention.explorer.shelf import KEPT, OTHERS, OURS, Shelf
 
@@ -52,9 +52,7 @@ def test_a_look_is_the_models_own_row(name):
     trained = shelf.take(name)
     picture = sample("temple")
     found = look(name, trained, picture, (0.25, 0.75), layer=2, size=96)
-    from inline_attention.explorer.looking import as_seen
-
-    layer = seen_by(trained.model, as_seen(trained, picture, 96))[1]
+    layer = seen_by(trained.model, pixels_for(trained, picture, 96))[1]
     row, column = int(0.25 * layer.grid[0]), int(0.75 * layer.grid[1])
     rows = layer.rows([layer.index((row, column))])
     weights = rows.mixed[0, :, 0, layer.num_prefix_tokens :]
@@ -84,6 +82,10 @@ def test_a_map_is_painted_where_the_weights_are():
     middle = pixels[pixels.shape[0] // 2, -3]
     assert middle.max() - middle.min() < 3, "grey where there is nothing"
     said = describe(planted, "together", 0)
+    assert " 0 % of the weight is on the 3 x 3 tokens around it." in said
+    y, x = planted.map.query
+    mixed[0, :, y, x + 1] = 2.0
+    assert " 50 % of the weight is on the 3 x 3 tokens around it." in describe(planted, "together", 0)
     assert "row 1, column 1" in said
     assert "Untrained" in said
     assert "no local part" in describe(planted, "local", 0)
@@ -109,10 +111,28 @@ def test_pictures_are_made_smaller_or_refused(tmp_path):
     ):
         read_picture(str(tmp_path / "huge.png"))
     (tmp_path / "no.png").write_bytes(b"no picture")
-    with pytest.raises(gr.Error, match="This picture cannot be read"):
+    with pytest.raises(gr.Error, match="This file is not a picture that can be read here"):
         read_picture(str(tmp_path / "no.png"))
     with pytest.raises(gr.Error, match="There is no picture"):
         read_picture(None)
+    with pytest.raises(gr.Error, match="was deleted after ten minutes"):
+        read_picture(str(tmp_path / "gone.png"))
+    Image.new("RGB", (30, 20)).save(tmp_path / "drawing.png", format="EPS")
+    with pytest.raises(gr.Error, match="This file is not a picture that can be read here"):
+        read_picture(str(tmp_path / "drawing.png"))
+
+
+def test_a_photo_is_turned_as_the_camera_says(tmp_path):
+    """What a browser shows, what is clicked on and what the models see is one picture."""
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    lying = Image.new("RGB", (300, 200))
+    lying.paste((255, 0, 0), (0, 0, 300, 20))  # along the top of the file: at the right when it stands
+    lying.save(tmp_path / "photo.jpg", exif=exif, quality=95)
+    picture, _ = read_picture(str(tmp_path / "photo.jpg"))
+    assert picture.size == shown_size(str(tmp_path / "photo.jpg")) == (200, 300)
+    assert picture.getpixel((195, 150))[0] > 200
+    assert picture.getpixel((5, 150))[0] < 50
 
 
 def test_every_output_is_answered(tmp_path):
@@ -149,3 +169,34 @@ def test_visitors_share_models_without_meeting():
     for (layers, number, mixed), (layers_alone, number_alone, alone) in zip(found, expected * 3, strict=True):
         assert (layers, number) == (layers_alone, number_alone)
         assert torch.equal(mixed, alone)
+
+
+def test_pictures_come_as_uploads_only():
+    """Not as data in a question, nor from elsewhere; a question is small."""
+    from starlette.applications import Starlette
+    from starlette.middleware import Middleware
+    from starlette.responses import PlainTextResponse
+    from starlette.routing import Route
+    from starlette.testclient import TestClient
+
+    from inline_attention.explorer.guard import LARGEST_QUESTION, Guard
+
+    async def echo(request):
+        return PlainTextResponse(str(len(await request.body())))
+
+    routes = [Route("/join", echo, methods=["GET", "POST"]), Route("/upload", echo, methods=["POST"])]
+    client = TestClient(Starlette(routes=routes, middleware=[Middleware(Guard)]))
+    good = {"data": [{"path": "/tmp/a.png", "url": "http://127.0.0.1:7860/file=/tmp/a.png"}]}
+    assert client.post("/join", json=good).status_code == 200
+    assert client.post("/join", content=b"x" * LARGEST_QUESTION).text == str(LARGEST_QUESTION)
+    assert client.get("/join").text == "0"
+    for where in ("http://10.0.0.1/a.png", "HTTPS://example.org/a.png", "data:image/png;base64,AAAA", "file:///etc/passwd"):
+        assert client.post("/join", json={"data": [{"path": where}]}).status_code == 400, where
+    assert client.post("/join", content=b"x" * (LARGEST_QUESTION + 1)).status_code == 400
+    assert client.post("/upload", content=b"x" * (LARGEST_QUESTION + 1)).status_code == 200
+
+    class Payload:
+        path, url = None, "data:image/png;base64,AAAA"
+
+    with pytest.raises(gr.Error, match="as uploads only"):
+        telling(lambda payload: payload)(Payload)

@@ -47,10 +47,11 @@ class Attention(ABC):
         """Dense weights of chosen queries, prefix tokens counted."""
 
     @abstractmethod
-    def weigh(self, queries: Tensor, keys: Tensor, hidden: Tensor | None = None) -> Tensor:
+    def weigh(self, queries: Tensor, keys: Tensor, hidden: Tensor | None = None, *, place: int | None = None) -> Tensor:
         """Weights of any queries, (B, heads, M, d), over keys, (B, heads, N, d); True in hidden, (B, N), takes a key away.
 
-        Attention in windows cannot be asked this way.
+        A bias that belongs to places is that of the token at `place`, and left out without one. Attention in windows cannot
+        be asked this way.
         """
 
     @property
@@ -121,10 +122,10 @@ class MixerAttention(Attention):
         return self.mixer.attention_rows(self.x, self.grid, torch.as_tensor(queries), **self.options)
 
     @torch.no_grad()
-    def weigh(self, queries: Tensor, keys: Tensor, hidden: Tensor | None = None) -> Tensor:
+    def weigh(self, queries: Tensor, keys: Tensor, hidden: Tensor | None = None, *, place: int | None = None) -> Tensor:
         """By `Mixer.weights`."""
-        if self.windowed:
-            raise ValueError(f"{self.name} attends in windows: its weights are had by rows()")
+        if self.windowed or self.options.get("mask") is not None:
+            raise ValueError(f"{self.name} attends in windows or has a mask: its weights are had by rows()")
         return self.mixer.weights(queries, keys, None if hidden is None else ~hidden)
 
     @torch.no_grad()
@@ -163,14 +164,21 @@ class SoftmaxCall(Attention):
     def rows(self, queries: Queries) -> AttentionRows:
         """By the formula."""
         chosen = torch.as_tensor(queries, device=self.q.device)
-        bias = self.bias
-        if bias is not None:
-            bias = bias.expand(*bias.shape[:-2], self.q.shape[2], self.k.shape[2])[..., chosen, :]
+        bias = None if self.bias is None else self._biases()[..., chosen, :]
         return AttentionRows(softmax_weights(self.q[:, :, chosen], self.k, scale=self.scale, bias=bias), None)
 
-    def weigh(self, queries: Tensor, keys: Tensor, hidden: Tensor | None = None) -> Tensor:
-        """By the formula; a bias, which belongs to places, is left out."""
-        return softmax_weights(queries, keys, scale=self.scale, mask=None if hidden is None else ~hidden)
+    def weigh(self, queries: Tensor, keys: Tensor, hidden: Tensor | None = None, *, place: int | None = None) -> Tensor:
+        """By the formula."""
+        bias = None if self.bias is None or place is None else self._biases()[..., place : place + 1, :]
+        if bias is not None and bias.shape[0] != queries.shape[0]:
+            bias = bias[:1]
+        return softmax_weights(queries, keys, scale=self.scale, mask=None if hidden is None else ~hidden, bias=bias)
+
+    def _biases(self) -> Tensor:
+        """The bias of all pairs, broadcast to (1 or B, 1 or heads, M, N)."""
+        assert self.bias is not None
+        shape = (self.q.shape[2], self.k.shape[2])
+        return self.bias.expand(*self.bias.shape[:-2], *shape).view(*(1,) * (4 - self.bias.ndim), *self.bias.shape[:-2], *shape)
 
 
 @dataclass
@@ -205,7 +213,8 @@ def capture(model: nn.Module) -> Iterator[Captured]:
             model(pictures)
         seen[3].rows([0, 17]).mixed    # what two tokens of the fourth layer look at
 
-    A second pass replaces the first one's record. Records keep the layers' inputs, and not the gradient's graph.
+    A second pass replaces the first one's record. Records keep the layers' inputs, and not the gradient's graph; a bias that
+    a softmax model lays on all pairs of places is kept as the model made it.
     """
     seen = Captured()
     calls = _Calls(model, seen)
@@ -215,10 +224,11 @@ def capture(model: nn.Module) -> Iterator[Captured]:
             stack.callback(hook.remove)
 
         keep(model.register_forward_pre_hook(calls.begin, with_kwargs=True))
+        keep(model.register_forward_hook(calls.end, always_call=True))
         ours = {inner for module in model.modules() if isinstance(module, Block | Mixer) for inner in module.modules()}
         for name, module in model.named_modules():
             if isinstance(module, Mixer):
-                keep(module.register_forward_pre_hook(_watch(name, seen), with_kwargs=True))
+                keep(module.register_forward_pre_hook(_watch(name, calls), with_kwargs=True))
                 calls.ours.add(name)
             if isinstance(module, Mixer) or (module not in ours and any(True for _ in module.children())):
                 keep(module.register_forward_pre_hook(calls.enter(name)))
@@ -230,23 +240,33 @@ def capture(model: nn.Module) -> Iterator[Captured]:
         yield seen
 
 
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Within the context the model is in eval mode; afterwards each part is in the mode it was in."""
+    training = [part for part in model.modules() if part.training]
+    model.eval()
+    try:
+        yield
+    finally:
+        for part in training:
+            part.training = True
+
+
 def seen_by(model: nn.Module, pixels: Tensor) -> Captured:
     """The attention of one pass over (B, C, H, W), in eval mode and without gradients; an error if there is none to see."""
-    was_training = model.training
-    try:
-        with torch.no_grad(), capture(model.eval()) as seen:
-            model(pixels)
-    finally:
-        model.train(was_training)
+    with torch.no_grad(), evaluating(model), capture(model) as seen:
+        model(pixels)
     if not seen.layers:
         why = f": {len(seen.left_out)} layers attend within windows or pool" if seen.left_out else ""
         raise ValueError(f"no attention over the picture was seen in {type(model).__name__}{why}")
     return seen
 
 
-def _watch(name: str, seen: Captured) -> Callable[..., None]:
+def _watch(name: str, calls: "_Calls") -> Callable[..., None]:
     def hook(mixer: Mixer, inputs: tuple[Any, ...], options: dict[str, Any]) -> None:
-        x, grid, *_ = (*inputs, options.get("grid"))
+        seen = calls.record_of(name)
+        x = inputs[0] if inputs else options["x"]
+        grid = inputs[1] if len(inputs) > 1 else options.get("grid")
         if grid is None or len(grid) != 2 or options.get("context") is not None:
             seen.left_out.append(name)
             return
@@ -270,18 +290,39 @@ class _Calls(TorchFunctionMode):
         self.ours: set[str] = set()
         """Names of mixers, which are recorded by themselves."""
         self.pictures: torch.Size | None = None
+        self.within = False
+
+    def record_of(self, name: str) -> Captured:
+        """Where to write; outside of a pass of the whole model, a layer that comes again begins a new record."""
+        if not self.within and (name in self.seen.left_out or any(layer.name == name for layer in self.seen.layers)):
+            self._forget()
+        return self.seen
+
+    def _forget(self) -> None:
+        self.seen.layers.clear()
+        self.seen.left_out.clear()
 
     def begin(self, _: nn.Module, inputs: tuple[Any, ...], options: dict[str, Any]) -> None:
         """The hook of the model itself: a pass begins, and the one before is forgotten."""
         pixels = [value for value in (*inputs, *options.values()) if isinstance(value, Tensor) and value.ndim == 4]
         self.pictures = pixels[0].shape if pixels else None
         self.inside.clear()
-        self.seen.layers.clear()
-        self.seen.left_out.clear()
+        self.within = True
+        self._forget()
+
+    def end(self, *_: Any) -> None:
+        """The hook of its end."""
+        self.within = False
 
     def enter(self, name: str) -> Callable[..., None]:
-        """A hook that notes where the pass is."""
-        return lambda *_: self.inside.append(name)
+        """A hook that notes where the pass is, and outside of a pass of the whole model what the pictures are."""
+
+        def hook(_: nn.Module, inputs: tuple[Any, ...]) -> None:
+            if not self.inside and not self.within and inputs and isinstance(inputs[0], Tensor) and inputs[0].ndim == 4:
+                self.pictures = inputs[0].shape
+            self.inside.append(name)
+
+        return hook
 
     def leave(self, *_: Any) -> None:
         """The hook that notes the way back."""
@@ -296,16 +337,29 @@ class _Calls(TorchFunctionMode):
             self._record(*args, **kwargs)
         return func(*args, **kwargs)
 
-    def _record(self, query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, *_: Any, **rest: Any) -> None:
+    def _record(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attn_mask: Tensor | None = None,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,
+        *,
+        scale: float | None = None,
+        enable_gqa: bool = False,
+    ) -> None:
+        """The arguments are those of torch's function."""
         name, grid = self.inside[-1], self._grid(query)
-        if grid is None or rest.get("is_causal") or rest.get("enable_gqa"):
-            self.seen.left_out.append(name)
+        seen = self.record_of(name)
+        if grid is None or is_causal or enable_gqa:
+            seen.left_out.append(name)
             return
-        bias = attn_mask
+        bias = None if attn_mask is None else attn_mask.detach()
         if bias is not None and bias.dtype is torch.bool:
             bias = torch.zeros_like(bias, dtype=query.dtype).masked_fill(~bias, float("-inf"))
         q, k, v = query.detach(), key.detach(), value.detach()
-        self.seen.layers.append(SoftmaxCall(name, grid, self.prefix, q, k, v, bias, rest.get("scale")))
+        seen.layers.append(SoftmaxCall(name, grid, self.prefix, q, k, v, bias, scale))
 
     def _grid(self, query: Tensor) -> tuple[int, int] | None:
         """(H, W) of the queries, if they are the tokens of the pictures: as many as fit their shape."""

@@ -64,32 +64,35 @@ class Confusion:
 
 
 def confusion(seen: Captured | Sequence[Attention], tolerances: Sequence[float] = TOLERANCES) -> Confusion:
-    """Count in every layer, over all pairs of its queries, prefix tokens included. Local parts do not count."""
+    """Count in every layer, over all pairs of its queries, prefix tokens included; local parts do not count."""
     counts, pairs = [], []
-    for layer in seen:
+    layers = [layer for layer in seen if layer.tokens > 1]
+    if not layers:
+        raise ValueError("every layer has one token only: there are no pairs of queries")
+    for layer in layers:
         counts.append(count_confused(layer, tolerances))
         pairs.append(layer.tokens * (layer.tokens - 1) // 2)
-    return Confusion(tuple(layer.name for layer in seen), tuple(tolerances), tuple(counts), tuple(pairs))
+    return Confusion(tuple(layer.name for layer in layers), tuple(tolerances), tuple(counts), tuple(pairs))
 
 
 def count_confused(layer: Attention, tolerances: Sequence[float] = TOLERANCES) -> Tensor:
     """(pictures, heads, tolerances): exact, in chunks of queries; distances are taken in float64."""
-    queries = layer.project()[0].double()
+    queries = layer.project()[0].cpu().double()  # some accelerators have no float64
     first = layer.rows([0]).mixed
     if first.shape[1] != queries.shape[1]:  # a head for each channel
         queries = queries.transpose(2, 3).flatten(1, 2).unsqueeze(-1)
     height = max(1, LARGEST // first.numel())
     parts = torch.arange(layer.tokens).split(height)
-    total = torch.zeros(*queries.shape[:2], len(tolerances), dtype=torch.long, device=queries.device)
+    total = torch.zeros(*queries.shape[:2], len(tolerances), dtype=torch.long)
     for number, these in enumerate(parts):
-        rows = layer.rows(these).mixed.double()
+        rows = layer.rows(these).mixed.cpu().double()
         for those in parts[number:]:
-            others = rows if those is these else layer.rows(those).mixed.double()
+            others = rows if those is these else layer.rows(those).mixed.cpu().double()
             weights_apart = _apart(rows, others)
             queries_apart = _apart(queries[:, :, these], queries[:, :, those])
             once = these[:, None] < those[None, :]
             for place, tolerance in enumerate(tolerances):
-                confused = (weights_apart <= tolerance) & (queries_apart > tolerance) & once.to(weights_apart.device)
+                confused = (weights_apart <= tolerance) & (queries_apart > tolerance) & once
                 total[..., place] += confused.sum((-1, -2))
     return total
 

@@ -1,16 +1,20 @@
 """What the numbers say, in sentences made from them, and whether that is what the paper says."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import sqrt
 from typing import Literal
 
 from .confusion import STATED
-from .masking import RULES
+from .maps import QueryMap
+from .masking import RULES, Masked
 from .study import Study
 
 Verdict = Literal["agrees", "partly agrees", "does not agree", "cannot tell"]
 MARGIN = 3.0
 """How many times more often one model has to confuse queries for 'far more often'."""
+FAR = 2.0
+"""How many times the even share is 'far more'."""
 
 
 @dataclass(frozen=True)
@@ -27,18 +31,32 @@ class Finding:
 
 
 def findings(studies: Sequence[Study]) -> dict[str, Finding]:
-    """One for each figure of the report."""
-    found = {
-        "confusion": about_confusion(studies),
-        "locality": about_locality(studies),
-        "spectrum": about_spectrum(studies),
-    }
+    """One for each figure of the report that compares models, and one about accuracy."""
+    found = {"confusion": about_confusion(studies), "locality": about_locality(studies), "spectrum": about_spectrum(studies)}
     if any(study.ray is not None for study in studies):
         found["rays"] = about_rays(studies)
-    if all(study.masking is not None for study in studies):
-        found["masking"] = about_masking(studies)
-        found["accuracy"] = about_accuracy(studies)
+    masked = [study for study in studies if study.masking is not None]
+    if masked:
+        found |= {"masking": about_masking(masked), "accuracy": about_accuracy(masked)}
     return found
+
+
+def about_maps(models: Mapping[str, Sequence[QueryMap]]) -> Finding:
+    """Where one query looks."""
+    parts = []
+    for label, maps in models.items():
+        first, last = (_of_map(found) for found in (maps[0], maps[-1]))
+        parts.append(f"{label} {first} in its first layer and {last} in its last")
+    says = f"Of the marked point's weights, on the 3 x 3 tokens around it, and negative: {'; '.join(parts)}."
+    paper = "It shows such maps for softmax, linear and InLine attention."
+    return Finding("Maps", says, paper, "cannot tell", "one point of one picture proves nothing; the other figures count.")
+
+
+def _of_map(found: QueryMap) -> str:
+    weights = found.together[0].mean(0)
+    row, column = (at * side // whole for at, side, whole in zip(found.query, weights.shape, found.grid, strict=True))
+    around = weights[max(0, row - 1) : row + 2, max(0, column - 1) : column + 2].abs().sum() / weights.abs().sum()
+    return f"{_percent(float(around))} and {_percent(float((weights < 0).double().mean()))}"
 
 
 def about_confusion(studies: Sequence[Study]) -> Finding:
@@ -98,10 +116,11 @@ def about_rays(studies: Sequence[Study]) -> Finding:
 
 def about_locality(studies: Sequence[Study]) -> Finding:
     """Whose attention stays near."""
-    parts = []
+    parts, times = [], {}
     for study in studies:
         shallow = study.locality[: max(1, len(study.locality) // 3)]
         own = sum(near.attention[0] / near.even[0] for near in shallow) / len(shallow)
+        times[study.label] = own
         both = sum(near.together[0] / near.even[0] for near in shallow) / len(shallow)
         parts.append(f"{study.label} {own:.2g}" + ("" if both == own else f" ({both:.2g} with its local part)"))
     says = (
@@ -109,57 +128,75 @@ def about_locality(studies: Sequence[Study]) -> Finding:
         f"would put there: {_list(parts)}."
     )
     paper = "Softmax attention puts far more than the even share near the query in shallow layers; linear attention does not."
-    softmax = _of(studies, "softmax")
-    if not softmax:
-        return Finding("Locality", says, paper, "cannot tell", "that needs a softmax model.")
-    first = softmax[0].locality[0]
-    times = first.attention[0] / first.even[0]
-    verdict: Verdict = "agrees" if times >= 2 else "partly agrees" if times > 1.2 else "does not agree"
-    return Finding("Locality", says, paper, verdict, f"softmax puts {times:.2g} times the even share there in its first layer.")
+    softmax, linear = _of(studies, "softmax"), _of(studies, "linear")
+    if not softmax or not linear:
+        return Finding("Locality", says, paper, "cannot tell", "that needs a softmax and a linear model.")
+    most, least = max(times[one.label] for one in linear), min(times[one.label] for one in softmax)
+    facts = (least >= FAR, most < FAR)
+    verdict: Verdict = "agrees" if all(facts) else "partly agrees" if any(facts) else "does not agree"
+    return Finding(
+        "Locality",
+        says,
+        paper,
+        verdict,
+        f"{least:.2g} times the even share for softmax, {most:.2g} times for linear attention.",
+    )
 
 
 def about_masking(studies: Sequence[Study]) -> Finding:
     """Whom hiding neighbours hurts."""
-    parts, more = [], 0
-    for study in studies:
-        masked = study.masking
-        if masked is None:
-            continue
-        own, random = (masked.top1 - masked.found[rule][0] for rule in RULES)
-        more += own > random
-        parts.append(f"{study.label} {_change(own)} by its own window, {_change(random)} by random tokens")
-    size = next(study.masking.sizes[0] for study in studies if study.masking is not None)
+    parts, more, less = [], 0, 0
+    for study, masked in _masked(studies):
+        own, random = (masked.found[rule][0] for rule in RULES)
+        more += _beyond(random, own, masked.pictures)
+        less += _beyond(own, random, masked.pictures)
+        parts.append(
+            f"{study.label} {_change(masked.top1 - own)} by its own window, {_change(masked.top1 - random)} by random tokens"
+        )
+    size = _masked(studies)[0][1].sizes[0]
     says = f"With {size} x {size} tokens hidden from every query in every layer: {'; '.join(parts)}."
     paper = "Hiding a query's own neighbourhood costs more than hiding as many random tokens."
-    verdict: Verdict = "agrees" if more == len(studies) else "partly agrees" if more else "does not agree"
-    return Finding("Masking", says, paper, verdict, f"so it is for {more} of {len(studies)} models.")
+    verdict: Verdict = (
+        "agrees"
+        if more == len(studies)
+        else "does not agree"
+        if less and not more
+        else "partly agrees"
+        if more
+        else "cannot tell"
+    )
+    why = f"by more than two standard errors, it costs more for {more} of {len(studies)} models and less for {less}."
+    return Finding("Masking", says, paper, verdict, why)
 
 
 def about_accuracy(studies: Sequence[Study]) -> Finding:
     """Which attention learned most."""
-    tops = {study.label: study.masking.top1 for study in studies if study.masking is not None}
+    tops = {study.label: masked.top1 for study, masked in _masked(studies)}
     ranked = sorted(tops, key=tops.__getitem__, reverse=True)
-    pictures = next(study.masking.pictures for study in studies if study.masking is not None)
-    says = f"Top-1 over {pictures} held-out pictures: {_list([f'{label} {tops[label]:.1f} %' for label in ranked])}."
-    paper = "Linear attention is below softmax, InLine without the local residual near it, InLine with it above."
+    pictures = _masked(studies)[0][1].pictures
+    says = f"Top-1 over {pictures:,} held-out pictures: {_list([f'{label} {tops[label]:.1f} %' for label in ranked])}."
+    paper = "Linear attention is below softmax, InLine without the local residual above linear, InLine with it above softmax."
     kinds = ("linear", "InLine without local residual", "softmax", "InLine")
-    by_kind = [max((tops[one.label] for one in _of(studies, kind)), default=None) for kind in kinds]
-    linear, plain, softmax, inline = by_kind
+    linear, plain, softmax, inline = (max((tops[one.label] for one in _of(studies, kind)), default=None) for kind in kinds)
     if linear is None or softmax is None or inline is None or plain is None:
-        return Finding(
-            "Accuracy", says, paper, "cannot tell", "that needs softmax, linear, and InLine with and without local residual."
-        )
-    facts = [linear < softmax, plain > linear, inline > plain, inline > softmax]
-    verdict: Verdict = "agrees" if all(facts) else "partly agrees" if any(facts) else "does not agree"
-    words = (
-        "linear below softmax",
-        "InLine without local residual above linear",
-        "the local residual helps",
-        "InLine above softmax",
+        why = "that needs softmax, linear, and InLine with and without local residual."
+        return Finding("Accuracy", says, paper, "cannot tell", why)
+    claims = {
+        "softmax above linear": (softmax, linear),
+        "InLine without local residual above linear": (plain, linear),
+        "InLine above InLine without local residual": (inline, plain),
+        "InLine above softmax": (inline, softmax),
+    }
+    held = [words for words, (more, less) in claims.items() if _beyond(more, less, pictures)]
+    failed = [words for words, (more, less) in claims.items() if _beyond(less, more, pictures)]
+    open_ = [words for words in claims if words not in (*held, *failed)]
+    verdict: Verdict = (
+        "agrees" if len(held) == len(claims) else "partly agrees" if held else "does not agree" if failed else "cannot tell"
     )
-    held = [word for word, fact in zip(words, facts, strict=True) if fact]
-    failed = [f"not {word}" for word, fact in zip(words, facts, strict=True) if not fact]
-    return Finding("Accuracy", says, paper, verdict, f"{_list(held + failed)}.")
+    said = [("found", held), ("the other way round", failed), ("within two standard errors", open_)]
+    return Finding(
+        "Accuracy", says, paper, verdict, "; ".join(f"{what}: {_list(words)}" for what, words in said if words) + "."
+    )
 
 
 def about_spectrum(studies: Sequence[Study]) -> Finding:
@@ -194,3 +231,13 @@ def _list(parts: Sequence[str]) -> str:
 def _change(loss: float) -> str:
     """Of accuracy, in points."""
     return f"loses {loss:.1f} points" if loss >= 0 else f"gains {-loss:.1f} points"
+
+
+def _masked(studies: Sequence[Study]) -> list[tuple[Study, Masked]]:
+    return [(study, study.masking) for study in studies if study.masking is not None]
+
+
+def _beyond(more: float, less: float, pictures: int) -> bool:
+    """Whether one accuracy, in percent, is above another by more than two standard errors of their difference."""
+    error = sqrt(sum(share / 100 * (1 - share / 100) for share in (more, less)) / pictures) * 100
+    return more - less > 2 * error

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 
 from .capture import Attention, Captured
-from .neighbours import chunks, magnitudes, near
+from .neighbours import chunks, magnitudes, near, visible
 
 SIZES = (3, 5, 7)
 
@@ -22,7 +22,7 @@ class Near:
     together: list[float]
     """With the local parts; the same where there are none."""
     even: list[float]
-    """What even weights would give."""
+    """What even weights would give, over the tokens that a query can look at."""
     heads: list[list[float]]
     """`attention` by head, for each size."""
     pictures: int
@@ -40,22 +40,23 @@ def locality_at(seen: Captured | Sequence[Attention], point: tuple[float, float]
 
 
 def _near(layer: Attention, sizes: tuple[int, ...], queries: Sequence[torch.Tensor]) -> Near:
-    own, both, even = torch.zeros(0), torch.zeros(len(sizes)), torch.zeros(len(sizes))
+    heads = layer.rows(queries[0][:1]).mixed.shape[1]
+    own, both, even = torch.zeros(heads, len(sizes)), torch.zeros(heads, len(sizes)), torch.zeros(len(sizes))
     total = sum(map(len, queries))
     for these in queries:
         windows = torch.stack([near(layer, these, size) for size in sizes])  # (sizes, queries, N)
         alone, together = (magnitudes(layer, these, local=local) for local in (False, True))
-        within = [_share(weights, windows) for weights in (alone, together)]  # (heads, sizes), summed over queries
-        own = within[0] if not len(own) else own + within[0]
-        both = both + within[1].mean(0)
-        even = even + windows.float().mean(-1).sum(-1).cpu()
+        own, both = own + _share(alone, windows), both + _share(together, windows)
+        seen = visible(layer, these)
+        even = even + ((windows & seen).sum(-1) / seen.sum(-1)).sum(-1).cpu()
+    own, both = own / total, both / total
     return Near(
         layer.name,
         sizes,
-        (own.mean(0) / total).tolist(),
-        (both / total).tolist(),
+        own.mean(0).tolist(),
+        both.mean(0).tolist(),
         (even / total).tolist(),
-        (own / total).T.tolist(),
+        own.T.tolist(),
         len(layer.project()[0]),
     )
 
@@ -63,7 +64,7 @@ def _near(layer: Attention, sizes: tuple[int, ...], queries: Sequence[torch.Tens
 def _share(weights: torch.Tensor, windows: torch.Tensor) -> torch.Tensor:
     """(heads, sizes): weights (B, heads, queries, N) within the windows, summed over queries, mean over pictures."""
     shares = weights / weights.sum(-1, keepdim=True).clamp(min=torch.finfo(weights.dtype).tiny)
-    return torch.einsum("bhqn,sqn->hs", shares, windows.to(shares.dtype)).cpu() / len(weights)
+    return torch.einsum("bhqn,sqn->hs", shares, windows.to(shares)).cpu() / len(weights)
 
 
 def mean_over(batches: Sequence[list[Near]]) -> list[Near]:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
+from zlib import crc32
 
 import torch
 import torch.nn.functional as F
@@ -17,8 +18,8 @@ from torch.overrides import TorchFunctionMode
 
 from ..layers import Mixer
 from ..ops.reference import softmax_weights
-from .capture import Attention, Captured, MixerAttention, SoftmaxCall, capture, seen_by
-from .neighbours import near
+from .capture import Attention, Captured, MixerAttention, SoftmaxCall, capture, evaluating, seen_by
+from .neighbours import near, visible
 
 Rule = Literal["own window", "random tokens"]
 RULES: tuple[Rule, ...] = ("own window", "random tokens")
@@ -41,27 +42,32 @@ class Masked:
 
 
 def hidden_keys(layer: Attention, size: int, rule: Rule, generator: torch.Generator) -> Tensor:
-    """(M, M), True where a query may not look: its window of size x size, or as many tokens of the grid drawn for it."""
-    window = near(layer, torch.arange(layer.tokens), size)
+    """(M, M), True where a query may not look: its window of size x size, or as many tokens of the grid drawn for it.
+
+    Both among the tokens that it can see, where attention has windows of its own.
+    """
+    queries = torch.arange(layer.tokens)
+    seen = visible(layer, queries)
+    window = near(layer, queries, size) & seen
     if rule == "own window":
         return window
-    chance = torch.rand(layer.tokens, layer.tokens, generator=generator)
-    chance[:, : layer.num_prefix_tokens] = -1
+    chance = torch.rand(layer.tokens, layer.tokens, generator=generator).masked_fill(~seen, -1)
+    chance[:, : layer.num_prefix_tokens] = -2
     order = chance.argsort(-1, descending=True).argsort(-1)  # the place of each token in the query's draw
     return order < window.sum(-1, keepdim=True)
 
 
 def masked_output(layer: MixerAttention, hidden: Tensor) -> Tensor:
     """The layer's output, (B, M, C), when queries may not look where `hidden`, (M, N), is True."""
-    _, k, v = layer.project()
+    q, k, v = layer.project()
     values = v.transpose(2, 3).flatten(1, 2)  # (B, C, N)
     mixed = []
     for these in torch.arange(layer.tokens).split(max(1, LARGEST // k.numel())):
         away = hidden[these].to(k.device)
-        weights = masked_weights(layer, these, away)
+        weights = masked_weights(layer, q[:, :, these], k, these, away)
         by_head = values.unflatten(1, (weights.shape[1], -1))  # (B, heads or channels, ., N)
         out = torch.einsum("bhqn,bhcn->bqhc", weights, by_head).flatten(2)
-        local = layer.rows(these).local
+        local = layer.rows(these).local if layer.mixer.local_parts() else None
         if local is not None:
             out = out + torch.einsum("bcqn,bcn->bqc", local.masked_fill(away, 0), values)
         mixed.append(out)
@@ -73,13 +79,12 @@ def masked_output(layer: MixerAttention, hidden: Tensor) -> Tensor:
     return projected
 
 
-def masked_weights(layer: MixerAttention, queries: Tensor, away: Tensor) -> Tensor:
+def masked_weights(layer: MixerAttention, q: Tensor, k: Tensor, queries: Tensor, away: Tensor) -> Tensor:
     """Weights of chosen queries that may not look where `away`, (queries, N), is True: (B, heads or channels, queries, N)."""
     if layer.windowed:  # softmax: what is left is shared anew; a query whose whole window is hidden sees nothing
         rows = layer.rows(queries).mixed.masked_fill(away, 0)
         return rows / rows.sum(-1, keepdim=True).clamp(min=torch.finfo(rows.dtype).tiny)
-    q, k, _ = layer.project()
-    apart = q[:, :, queries].transpose(1, 2).flatten(0, 1).unsqueeze(2)  # (B * queries, heads, 1, d)
+    apart = q.transpose(1, 2).flatten(0, 1).unsqueeze(2)  # (B * queries, heads, 1, d)
     keys = k.unsqueeze(1).expand(-1, len(queries), -1, -1, -1).flatten(0, 1)
     weights = layer.weigh(apart, keys, away.repeat(len(q), 1))  # (B * queries, heads or channels, 1, N)
     return weights.squeeze(2).unflatten(0, (len(q), len(queries))).transpose(1, 2)
@@ -149,23 +154,16 @@ def masking(
     """
     kinds: list[tuple[Rule, int]] = [(rule, size) for rule in RULES for size in sizes]
     right, total, untouched = [0] * (1 + len(kinds)), 0, list[str]()
-    was_training = model.training
-    model.eval()
-    for pixels, labels in batches:
-        if not total:
-            first = seen_by(model, pixels[:1])
-            untouched = [layer.name for layer in first if not can_mask(layer, max(sizes))] + first.left_out
-            if len(untouched) == len(first) + len(first.left_out):
-                raise ValueError(
-                    f"no layer has a map larger than {max(sizes)} tokens with all its keys: there is nothing to mask"
-                )
-        right[0] += int((model(pixels).argmax(1) == labels).sum())
-        for number, (rule, size) in enumerate(kinds, start=1):
-            with blindfold(model, _hide(rule, size, seed, untouched)):
-                right[number] += int((model(pixels).argmax(1) == labels).sum())
-        total += len(labels)
-        progress(total)
-    model.train(was_training)
+    with evaluating(model):
+        for pixels, labels in batches:
+            if not total:
+                untouched = _untouched(seen_by(model, pixels[:1]), max(sizes))
+            right[0] += int((model(pixels).argmax(1) == labels).sum())
+            for number, (rule, size) in enumerate(kinds, start=1):
+                with blindfold(model, _hide(rule, size, seed, untouched)):
+                    right[number] += int((model(pixels).argmax(1) == labels).sum())
+            total += len(labels)
+            progress(total)
     if not total:
         raise ValueError("there is no picture to evaluate on")
     shares = [100 * count / total for count in right]
@@ -175,6 +173,14 @@ def masking(
     return Masked(shares[0], total, tuple(sizes), found, untouched)
 
 
+def _untouched(seen: Captured, size: int) -> list[str]:
+    """Names of the layers that cannot be masked; an error if that is all of them."""
+    unable = [layer.name for layer in seen if not can_mask(layer, size)]
+    if len(unable) == len(seen):
+        raise ValueError(f"no layer has a map larger than {size} tokens with all its keys: there is nothing to mask")
+    return unable + seen.left_out
+
+
 def _hide(rule: Rule, size: int, seed: int, untouched: Sequence[str]) -> Callable[[Attention], Tensor | None]:
     made: dict[str, Tensor] = {}
 
@@ -182,7 +188,7 @@ def _hide(rule: Rule, size: int, seed: int, untouched: Sequence[str]) -> Callabl
         if layer.name in untouched:
             return None
         if layer.name not in made:
-            generator = torch.Generator().manual_seed(seed * 1000003 + sum(layer.name.encode()) * 101 + size)
+            generator = torch.Generator().manual_seed(crc32(f"{seed} {layer.name} {size}".encode()))
             made[layer.name] = hidden_keys(layer, size, rule, generator)
         return made[layer.name]
 

@@ -20,6 +20,13 @@ def near(layer: Attention, queries: Tensor, size: int) -> Tensor:
     return close & (where >= 0) & (where[queries] >= 0).unsqueeze(1)
 
 
+def visible(layer: Attention, queries: Tensor) -> Tensor:
+    """(queries, N), True where a query can look at all: everywhere, or within its window."""
+    if not layer.windowed:
+        return torch.ones(len(queries), layer.tokens, dtype=torch.bool, device=queries.device)
+    return (layer.rows(queries).mixed != 0).any(0).any(0).to(queries.device)
+
+
 def magnitudes(layer: Attention, queries: Tensor, *, local: bool = True) -> Tensor:
     """How much each key counts for chosen queries, whatever the sign: (B, heads, queries, N).
 

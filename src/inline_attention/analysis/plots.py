@@ -62,15 +62,13 @@ def draw_maps(pictures: Sequence[Looked], path: Path) -> Path:
     return _save(figure, path)
 
 
-def draw_models(
-    shown: Tensor, models: Mapping[str, Sequence[QueryMap]], followed: Mapping[str, Tensor | None], path: Path
-) -> Path:
+def draw_models(shown: Tensor, models: Mapping[str, Sequence[QueryMap]], followed: Mapping[str, Tensor], path: Path) -> Path:
     """A row for each model: the picture and the query, the weights of some layers, and what follows from all of them.
 
     Args:
         shown: (H, W, 3) in 0..1.
         models: label -> maps of the layers to draw, as many for each.
-        followed: label -> rollout, (H, W), or None.
+        followed: label -> rollout, (H, W).
     """
     columns = 2 + max(map(len, models.values()))
     height, width = shown.shape[:2]
@@ -82,7 +80,8 @@ def draw_models(
         for axis, found in zip(row[1:], maps, strict=False):
             _draw_overlay(axis, shown, found.together[0].mean(0) * found.mixed[0, 0].numel(), found)
             axis.set_title(in_words(found.layer), fontsize=9)
-        _draw_followed(row[-1], shown, followed[label], maps[0])
+        _draw_overlay(row[-1], shown, followed[label] * followed[label].numel(), maps[0])
+        row[-1].set_title("all layers (rollout)", fontsize=9)
     _bare(axes)
     figure.suptitle(
         "What the marked point looks at, global and local parts together, mean over heads: red for, blue against", fontsize=10
@@ -346,14 +345,6 @@ def _draw_overlay(axis: Any, shown: Tensor, values: Tensor, found: QueryMap) -> 
     )  # fmt: skip
     _mark(axis, (found.query[0] + 0.5) * height / found.grid[0], (found.query[1] + 0.5) * width / found.grid[1])
     axis.set_xlabel(f"±{largest:.2g} even shares", fontsize=8)
-
-
-def _draw_followed(axis: Any, shown: Tensor, values: Tensor | None, found: QueryMap) -> None:
-    if values is None:
-        axis.set_visible(False)
-        return
-    _draw_overlay(axis, shown, values * values.numel(), found)
-    axis.set_title("all layers (rollout)", fontsize=9)
 
 
 def _mark(axis: Any, y: float, x: float) -> None:

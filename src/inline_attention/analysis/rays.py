@@ -39,7 +39,7 @@ def ray(layer: Attention, query: int, lengths: Sequence[float] = LENGTHS, *, pic
     q, k, _ = (part[picture : picture + 1] for part in layer.project())
     times = torch.tensor(lengths, dtype=q.dtype, device=q.device)
     along = q[:, :, query : query + 1] * times[:, None]
-    weights = layer.weigh(along, k)[0]
+    weights = layer.weigh(along, k, place=query)[0]
     if len(weights) != q.shape[1]:  # a head for each channel
         along = along.transpose(2, 3).flatten(1, 2).unsqueeze(-1)
     return Ray(layer.kind, tuple(lengths), weights, confused_pairs(along[0], weights))

@@ -37,11 +37,7 @@ def write_report(
         f"<p>{escape(' '.join(notes))}</p>",
         _table(studies),
     ]
-    for name, figure in figures.items():
-        if name in found:
-            parts.append(_section(found[name], figure))
-        else:
-            parts.append(f"<h2>{escape(name.capitalize())}</h2>{_picture(figure, name)}")
+    parts += [_section(found[name], figure) for name, figure in figures.items()]
     if "accuracy" in found:
         parts.append(_section(found["accuracy"], None))
     numbers = json.dumps([_shortened(study) for study in studies], indent=1)

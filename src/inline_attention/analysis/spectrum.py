@@ -27,12 +27,15 @@ class Spectrum:
 
 
 def spectrum(seen: Captured | Sequence[Attention]) -> list[Spectrum]:
-    """Of every layer; holds the weights of one layer at a time, N x N for each head and picture. Local parts do not count."""
-    return [_spectrum(layer) for layer in seen]
+    """Of every layer of more than one key; holds the weights of one layer at a time, N x N for each head and picture.
+
+    Local parts do not count.
+    """
+    return [_spectrum(layer) for layer in seen if layer.project()[1].shape[2] > 1]
 
 
 def _spectrum(layer: Attention) -> Spectrum:
-    weights = layer.weights().double()
+    weights = layer.weights().cpu().double()  # some accelerators have no float64
     values = torch.linalg.svdvals(weights)
     shares = values / values.sum(-1, keepdim=True)
     rows = weights.abs() / weights.abs().sum(-1, keepdim=True).clamp(min=torch.finfo(weights.dtype).tiny)

@@ -102,9 +102,8 @@ class Study:
         }
 
 
-def confusion_numbers(found: Confusion) -> dict[str, Any]:
-    """As JSON keeps it."""
-    stated = STATED if STATED in found.tolerances else found.tolerances[0]
+def confusion_numbers(found: Confusion, stated: float = STATED) -> dict[str, Any]:
+    """As JSON keeps it, by layer, head and picture for the stated tolerance."""
     return {
         "tolerances": list(found.tolerances),
         "share": [found.share(tolerance) for tolerance in found.tolerances],

@@ -13,14 +13,17 @@ from rich.table import Table
 
 from .arguments import prepare_folder, usable_device
 from .progress import counter, track
-from .subjects import Loaded, Shown, as_seen, load_pictures, load_subjects, open_one, to_draw
+from .subjects import Loaded, Shown, load_pictures, load_subjects, open_one, to_draw, whole_picture
 
 if TYPE_CHECKING:
     import torch
 
     from ..analysis.capture import Captured
+    from ..analysis.maps import QueryMap
     from ..analysis.masking import Masked
     from ..analysis.study import Study
+
+    Maps = dict[str, list[QueryMap]]
 
 LAYERS = 5
 """Layers that a figure shows of a model that has more: spread evenly, first and last among them."""
@@ -50,16 +53,11 @@ class _Analysis:
     json: bool = False
     """Print JSON instead of the table."""
 
-    def _begin(self, least: int = 1) -> tuple[list[Loaded], Shown]:
-        import torch
-
+    def _begin(self) -> tuple[list[Loaded], Shown]:
         device = usable_device(self.device)
-        if len(self.models) < least:
-            raise ValueError("no model: give runs' folders, files of weights, or names such as inline_deit_nano")
         prepare_folder(self.out)
         loaded = load_subjects(self.models, pretrained=self.pretrained, seed=self.seed, device=device)
         shown = load_pictures(loaded, self.count, data=self.data, root=self.root, split=self.split, seed=self.seed)
-        torch.manual_seed(self.seed)
         return loaded, shown
 
     def _seen(self, loaded: Loaded, shown: Shown, label: str) -> Iterator["Captured"]:
@@ -110,10 +108,7 @@ class AnalyzeConfusion(_Analysis):
             table.add_row(
                 label, *(f"{100 * share:.3g}" for share in (one.share(self.tolerance), min(layers), max(layers))), f"{middle:,}"
             )
-        numbers = {
-            label: {**confusion_numbers(one), "stated_tolerance": self.tolerance, **_at(one, self.tolerance)}
-            for label, one in found.items()
-        }
+        numbers = {label: confusion_numbers(one, self.tolerance) for label, one in found.items()}
         said = (
             f"Pairs of queries of a picture whose rows of weights differ by at most {self.tolerance:g} of their length, "
             f"while they differ by more. Over {_pictures(shown)}."
@@ -141,14 +136,18 @@ class AnalyzeRays(_Analysis):
 
         if self.models:
             loaded, shown = self._begin()
-            picture, _ = open_one(self.picture, loaded, shown)
+            picture, _ = open_one(self.picture, shown)
             point = _point(self.point)
             every = [
-                ray_of(seen_by(one.subject.model, as_seen(one, picture)), point, title=one.subject.label) for one in loaded
+                ray_of(seen_by(one.subject.model, whole_picture(one, picture)), point, title=one.subject.label)
+                for one in loaded
             ]
             rays = [one for one in every if one is not None]
             if not rays:
                 raise ValueError("every layer of these models attends in windows: there is no ray to follow")
+            fewest = min(len(one.weights) for one in rays)
+            if not 0 <= self.head < fewest:
+                raise ValueError(f"--head {self.head}: these models have {fewest} heads in that layer, counted from 0")
             figure = draw_rays(rays, self.out / "rays.png", self.head)
         else:
             prepare_folder(self.out)
@@ -181,13 +180,13 @@ class AnalyzeMaps(_Analysis):
         from ..analysis.plots import draw_heads, draw_models, draw_parts
 
         loaded, shown = self._begin()
-        picture, source = open_one(self.picture, loaded, shown)
+        picture, source = open_one(self.picture, shown)
         point = _point(self.point)
         tables = []
         maps, followed, numbers, files = {}, {}, {}, []
         for one in loaded:
             label = one.subject.label
-            seen = seen_by(one.subject.model, as_seen(one, picture))
+            seen = seen_by(one.subject.model, whole_picture(one, picture))
             chosen = self._chosen(len(seen))
             maps[label] = [query_map(seen[place], seen[place].place(point)) for place in chosen]
             self._check_head(maps[label], label)
@@ -227,7 +226,7 @@ class AnalyzeMaps(_Analysis):
             if wrong:
                 raise ValueError(f"--layers {wrong[0]}: the model has {layers} layers, counted from 0")
             return list(self.layers)
-        return sorted({round(place * (layers - 1) / max(1, LAYERS - 1)) for place in range(LAYERS)})
+        return _spread(layers)
 
     def _check_head(self, maps: Sequence[Any], label: str) -> None:
         heads = min(found.mixed.shape[1] for found in maps)
@@ -332,7 +331,7 @@ class AnalyzeReport(_Analysis):
 
     def run(self) -> None:
         """Look at everything, write one page, tell what was found."""
-        from ..analysis.findings import findings
+        from ..analysis.findings import about_maps, findings
         from ..analysis.report import write_report
 
         loaded, shown = self._begin()
@@ -344,7 +343,8 @@ class AnalyzeReport(_Analysis):
             many = load_pictures(loaded, self.masked, data=self.data, root=self.root, split=self.split, seed=self.seed)
             studies, without = self._with_masking(studies, loaded, many)
         found = findings(studies)
-        figures = self._draw(loaded, studies, shown)
+        figures, maps = self._draw(loaded, studies, shown)
+        found["maps"] = about_maps(maps)
         notes = [
             f"{_pictures(shown).capitalize()}.",
             *(f"{one.subject.label}: {one.trained.name}, {one.trained.said}." for one in loaded),
@@ -404,18 +404,18 @@ class AnalyzeReport(_Analysis):
                 without.append(f"{study.label} is not masked: {error}.")
         return found, without
 
-    def _draw(self, loaded: list[Loaded], studies: list["Study"], shown: Shown) -> dict[str, Path]:
+    def _draw(self, loaded: list[Loaded], studies: list["Study"], shown: Shown) -> tuple[dict[str, Path], "Maps"]:
         from ..analysis import plots
         from ..analysis.capture import seen_by
         from ..analysis.maps import one_grid, query_map, rollout
 
         point, out = _point(self.point), self.out
-        picture, _ = open_one(self.picture, loaded, shown)
-        maps, followed = {}, {}
+        picture, _ = open_one(self.picture, shown)
+        maps: Maps = {}
+        followed = {}
         for one in loaded:
-            seen = seen_by(one.subject.model, as_seen(one, picture))
-            places = sorted({round(place * (len(seen) - 1) / (LAYERS - 1)) for place in range(LAYERS)})
-            maps[one.subject.label] = [query_map(seen[place], seen[place].place(point)) for place in places]
+            seen = seen_by(one.subject.model, whole_picture(one, picture))
+            maps[one.subject.label] = [query_map(seen[place], seen[place].place(point)) for place in _spread(len(seen))]
             stage = one_grid(seen.layers)
             followed[one.subject.label] = rollout(stage, stage[-1].place(point))[0]
         figures = {
@@ -430,7 +430,7 @@ class AnalyzeReport(_Analysis):
         results = {study.label: study.masking for study in studies if study.masking is not None}
         if results:
             figures["masking"] = plots.draw_masking(results, out / "masking.png")
-        return figures
+        return figures, maps
 
 
 def masked(one: Loaded, shown: Shown, sizes: Sequence[int], batch: int, seed: int) -> "Masked":
@@ -461,6 +461,11 @@ def _table(*columns: str, title: str | None = None) -> Table:
     return table
 
 
+def _spread(layers: int) -> list[int]:
+    """Some of the layers, first and last among them."""
+    return sorted({round(place * (layers - 1) / (LAYERS - 1)) for place in range(LAYERS)})
+
+
 def _point(point: tuple[float, float]) -> tuple[float, float]:
     if not all(0 <= share <= 1 for share in point):
         raise ValueError(f"--point is two shares of the picture, from 0 to 1, got {point[0]} {point[1]}")
@@ -473,14 +478,6 @@ def _pictures(shown: Shown) -> str:
 
 def _from(shown: Shown) -> dict[str, Any]:
     return {"pictures": len(shown.pictures), "source": shown.source}
-
-
-def _at(found: Any, tolerance: float) -> dict[str, Any]:
-    return {
-        "share_by_layer": found.by_layer(tolerance),
-        "share_by_head": found.by_head(tolerance),
-        "count_by_picture": found.by_picture(tolerance),
-    }
 
 
 def _file_name(label: str) -> str:

@@ -1,10 +1,10 @@
 """Models to look at, and the pictures that all of them are shown."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import torch
@@ -35,7 +35,7 @@ class Shown:
 def load_subjects(names: Sequence[str], *, pretrained: bool, seed: int, device: "torch.device") -> list[Loaded]:
     """Runs' folders, files of weights, and names of models, which are untrained unless their weights are to be fetched."""
     from ..analysis.study import Subject
-    from ..training.trained import load_trained, make_untrained
+    from ..training.trained import load_trained, make_named
     from ..training.view import evaluation_view
 
     if not names:
@@ -44,19 +44,30 @@ def load_subjects(names: Sequence[str], *, pretrained: bool, seed: int, device: 
     labels = _labels(names)
     for what, label in zip(names, labels, strict=True):
         there = Path(what).exists()
-        trained = load_trained(what) if there else make_untrained(what, pretrained=pretrained, seed=seed)
+        trained = load_trained(what) if there else make_named(what, pretrained=pretrained, seed=seed)
         if not there and not pretrained:
             label = f"{label} (untrained)"
-        found.append(Loaded(what, trained, Subject(label, trained.model.to(device), evaluation_view(trained.data))))
+        found.append(Loaded(what, trained, Subject(label, trained.model.to(device), _fitting(trained, evaluation_view))))
     return found
 
 
+def _fitting(trained: "Trained", view: Callable[..., Any]) -> Callable[["Image.Image"], "torch.Tensor"]:
+    """From a picture, grey or not, to what the model takes of it."""
+    show, mode = view(trained.data), "RGB" if trained.data.channels == 3 else "L"
+    return lambda picture: show(picture.convert(mode))
+
+
 def load_pictures(loaded: Sequence[Loaded], count: int, *, data: str | None, root: str | None, split: str, seed: int) -> Shown:
-    """Some of the pictures that are held out, drawn by the seed: the data's, or the first run's; without either, samples."""
+    """Some of the pictures that are held out, drawn by the seed: the data's, or the first run's; without either, samples.
+
+    They have classes if those are the classes that every model knows.
+    """
     import torch
 
     from ..analysis.samples import SAMPLES, sample
     from ..training.pictures import Stream
+    from ..training.recipe import DataPart
+    from ..training.source import open_source
     from .held_out import held_out
 
     if count < 1:
@@ -64,25 +75,28 @@ def load_pictures(loaded: Sequence[Loaded], count: int, *, data: str | None, roo
     first = next((one for one in loaded if Path(one.what).is_dir()), loaded[0])
     if data is None and not Path(first.what).is_dir():
         return Shown([sample(name) for name in SAMPLES][:count], None, "sample pictures")
-    channels = first.trained.data.channels
-    held, source = held_out(first.trained, first.what, data, root, split)
+    alike = all(one.trained.classes == first.trained.classes for one in loaded)
+    try:
+        held, source = held_out(first.trained, first.what, data, root, split)
+    except ValueError:
+        if data is None:
+            raise
+        alike, source = False, data  # pictures of other classes can be looked at all the same
+        held = open_source(DataPart(source=data, root=root, val=split)).val
     if isinstance(held, Stream):
         raise ValueError(f"{source} comes as a stream: pictures can be drawn from folders, archives and data sets only")
     order = torch.randperm(len(held), generator=torch.Generator().manual_seed(seed)).tolist()[:count]
-    both = [held.load(index, channels) for index in order]
-    alike = all(one.trained.classes == first.trained.classes for one in loaded)
+    both = [held.load(index, 3) for index in order]
     return Shown([picture for picture, _ in both], [label for _, label in both] if alike else None, source)
 
 
-def open_one(picture: str | None, loaded: Sequence[Loaded], shown: Shown | None) -> tuple["Image.Image", str]:
+def open_one(picture: str | None, shown: Shown) -> tuple["Image.Image", str]:
     """The picture of a file, a sample by its name, or the first of those that are shown."""
     from ..analysis.samples import SAMPLES, sample
     from ..training.pictures import decode
 
     if picture is None:
-        if shown is None:
-            return sample(SAMPLES[0]), SAMPLES[0]
-        return shown.pictures[0], shown.source
+        return shown.pictures[0], f"the first of {shown.source}"
     if picture in SAMPLES and not Path(picture).exists():
         return sample(picture), picture
     if not Path(picture).is_file():
@@ -90,14 +104,11 @@ def open_one(picture: str | None, loaded: Sequence[Loaded], shown: Shown | None)
     return decode(Path(picture).open("rb"), picture, 3), picture
 
 
-def as_seen(one: Loaded, picture: "Image.Image") -> "torch.Tensor":
+def whole_picture(one: Loaded, picture: "Image.Image") -> "torch.Tensor":
     """(1, C, H, W): all of the picture, as the model takes it."""
     from ..training.view import whole_view
 
-    data = one.trained.data
-    device = next(one.subject.model.parameters()).device
-    pixels: torch.Tensor = whole_view(data)(picture.convert("RGB" if data.channels == 3 else "L"))
-    return pixels[None].to(device)
+    return _fitting(one.trained, whole_view)(picture)[None].to(next(one.subject.model.parameters()).device)
 
 
 def to_draw(picture: "Image.Image", most: int = 480) -> "torch.Tensor":
@@ -115,7 +126,7 @@ def _labels(names: Sequence[str]) -> list[str]:
     short = [Path(name).name or name for name in names]
     twice = Counter(short)
     found = [name if twice[end] > 1 else end for name, end in zip(names, short, strict=True)]
-    for place, label in enumerate(found):
-        if found.count(label) > 1:
-            raise ValueError(f"{label} is given twice" if place else f"{label} is given {found.count(label)} times")
+    repeated = [label for label, times in Counter(found).items() if times > 1]
+    if repeated:
+        raise ValueError(f"{repeated[0]} is given more than once")
     return found

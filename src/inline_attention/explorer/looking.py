@@ -15,7 +15,7 @@ from ..analysis.maps import QueryMap, one_grid, query_map, rollout
 from ..analysis.rays import Ray, ray
 from ..training.trained import Trained
 from ..training.view import whole_view
-from .shelf import device_of, untrained
+from .shelf import device_of
 
 ONE_PASS = Lock()
 """A pass is watched through hooks on the model, which all visitors share: one at a time."""
@@ -44,7 +44,7 @@ class Look:
     trained: bool
 
 
-def as_seen(trained: Trained, picture: Image.Image, size: int | None) -> Tensor:
+def pixels_for(trained: Trained, picture: Image.Image, size: int | None) -> Tensor:
     """(1, C, H, W) as the model takes it."""
     pixels: Tensor = whole_view(trained.data, size)(picture.convert("RGB" if trained.data.channels == 3 else "L"))
     return pixels[None].to(device_of(trained.model))
@@ -67,7 +67,7 @@ def look(
         size: pixels a side; the model's own if None.
         follow: follow attention back through all layers too.
     """
-    seen = _seen(label, trained.model, as_seen(trained, picture, size))
+    seen = _seen(label, trained.model, pixels_for(trained, picture, size))
     number = min(max(layer, 1), len(seen))
     chosen = seen[number - 1]
     place = chosen.place(point)
@@ -89,19 +89,19 @@ def look(
         None if kernels is None else kernels[0].mean(0),
         None if chosen.windowed else replace(ray(chosen, chosen.index(place)), title=label),
         locality_at(seen, point),
-        not untrained(trained),
+        trained.trained,
     )
 
 
 def heads_and_layers(label: str, trained: Trained, picture: Image.Image) -> tuple[int, int]:
     """The most heads of a layer, and how many layers."""
-    seen = _seen(label, trained.model, as_seen(trained, picture, None))
+    seen = _seen(label, trained.model, pixels_for(trained, picture, None))
     return max(layer.rows([0]).mixed.shape[1] for layer in seen), len(seen)
 
 
 def attention_seconds(label: str, trained: Trained, picture: Image.Image, size: int, rounds: int = 2) -> tuple[float, int]:
     """How long all attention layers of a pass took, the best of some rounds, and how many tokens the first one had."""
-    pixels = as_seen(trained, picture, size)
+    pixels = pixels_for(trained, picture, size)
     seen = _seen(label, trained.model, pixels)  # warms up, too
     modules = [trained.model.get_submodule(layer.name) for layer in seen]
     with ONE_PASS:

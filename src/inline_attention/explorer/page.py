@@ -6,16 +6,17 @@ Every answer is computed from what the browser sends: there is no session, and u
 import os
 import tempfile
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, NamedTuple
 
 os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"  # read when gradio is imported: nothing is sent anywhere
 
 import gradio as gr
-from PIL import Image
+from PIL import Image, ImageOps
+from starlette.middleware import Middleware
 
 from ..analysis.samples import SAMPLES, sample
 from ..training.pictures import BadPictureError, decode
+from .guard import Guard
 from .looking import Look, attention_seconds, heads_and_layers, look
 from .paint import describe, paint, paint_kernel, paint_locality, paint_rays, paint_times
 from .shelf import Shelf
@@ -24,6 +25,10 @@ MODELS = 4
 LARGEST_FILE = "20mb"
 LARGEST_PICTURE = 40_000_000
 """Pixels beyond which a picture is refused, before it is decoded."""
+UNREADABLE = "This file is not a picture that can be read here: give a whole PNG, JPEG, WebP, TIFF or BMP."
+ORIENTATION = 0x0112
+"""The EXIF tag: from 5 on the picture lies on its side."""
+FORMATS = ("PNG", "JPEG", "WEBP", "TIFF", "BMP")
 LARGEST_SIDE = 1024
 """Larger pictures are made smaller: the models see far fewer pixels."""
 SIZES = (96, 128, 192, 224, 256, 320, 384, 448, 512)
@@ -57,34 +62,47 @@ def telling(preprocess: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """What gradio does with an upload, but for a file that is no picture: that is told in one line."""
 
     def told(payload: Any) -> Any:
+        if payload is not None and (payload.url or "").startswith("data:"):
+            raise gr.Error("Pictures are taken as uploads only.")
         try:
             return preprocess(payload)
         except Exception as error:
-            raise gr.Error("This file is not a picture that can be read here: give a PNG, JPEG, WebP, TIFF or BMP.") from error
+            raise gr.Error(UNREADABLE) from error
 
     return told
 
 
 def read_picture(path: str | None) -> tuple[Image.Image, str]:
-    """The picture, made smaller if it is large, and what was done to it."""
+    """The picture, upright, made smaller if it is large, and what was done to it."""
     if path is None:
         raise gr.Error("There is no picture: drop one, or pick a sample.")
     try:
-        with Image.open(path) as opened:
+        with Image.open(path, formats=FORMATS) as opened:
             width, height = opened.size
-        if width * height > LARGEST_PICTURE:
-            raise gr.Error(
-                f"{width:,} x {height:,} pixels are more than this page takes ({LARGEST_PICTURE // 10**6} million): make the "
-                "picture smaller, or use `inline predict --stream`."
-            )
-        with Path(path).open("rb") as file:
-            picture = decode(file, "the picture", 3)
+            if width * height > LARGEST_PICTURE:
+                raise gr.Error(
+                    f"{width:,} x {height:,} pixels are more than this page takes ({LARGEST_PICTURE // 10**6} million): make "
+                    "the picture smaller, or use `inline predict --stream`."
+                )
+            picture = decode(ImageOps.exif_transpose(opened), "the picture", 3)
+    except FileNotFoundError as error:
+        raise gr.Error("This picture was deleted after ten minutes: drop it again.") from error
     except (BadPictureError, OSError, Image.DecompressionBombError) as error:
-        raise gr.Error(f"This picture cannot be read: {error}".replace(path, "the file")) from error
+        raise gr.Error(UNREADABLE) from error
     if max(picture.size) <= LARGEST_SIDE:
         return picture, ""
+    width, height = picture.size
     picture.thumbnail((LARGEST_SIDE, LARGEST_SIDE))
     return picture, f"{width:,} x {height:,} pixels were made {picture.width:,} x {picture.height:,}."
+
+
+def shown_size(path: str | None) -> tuple[int, int]:
+    """Width and height of the picture as a browser shows it: turned as the camera says."""
+    if path is None:
+        raise gr.Error("There is no picture: drop one, or pick a sample.")
+    with Image.open(path, formats=FORMATS) as opened:
+        turned = opened.getexif().get(ORIENTATION, 1) >= 5
+        return opened.size[::-1] if turned else opened.size
 
 
 def looks(shelf: Shelf, asked: Asked) -> tuple[list[Look], str]:
@@ -125,7 +143,7 @@ def curves(shelf: Shelf, asked: Asked) -> list[Any]:
 
 def build(shelf: Shelf) -> gr.Blocks:
     """The page over the models of the shelf."""
-    with gr.Blocks(title="inline explore", analytics_enabled=False, delete_cache=(600, 600)) as page:
+    with gr.Blocks(title="inline explore", analytics_enabled=False, delete_cache=(60, 600)) as page:
         gr.Markdown(
             "# What do they look at?\nDrop a picture or pick a sample, choose one to four models, and click a point: each "
             "model shows what the token there weighs. **Red counts for, blue against.** The weights are exact, for linear "
@@ -223,10 +241,7 @@ def _wire(shelf: Shelf, page: gr.Blocks, inputs: list[Any], maps: list[Any], dra
 
     def clicked(event: gr.SelectData, *values: Any) -> list[Any]:
         asked = Asked(*values)
-        if asked.picture is None:
-            raise gr.Error("There is no picture: drop one, or pick a sample.")
-        with Image.open(asked.picture) as opened:
-            width, height = opened.size
+        width, height = shown_size(asked.picture)
         x, y = event.index
         point = (round(min(1.0, max(0.0, y / height)), 2), round(min(1.0, max(0.0, x / width)), 2))
         return [*point, *answer(shelf, asked._replace(down=point[0], across=point[1]))]
@@ -267,7 +282,9 @@ def serve(shelf: Shelf, *, host: str = "127.0.0.1", port: int | None = None, ope
         _, address, _ = page.launch(
             server_name=host, server_port=port, share=False, inbrowser=open_browser, quiet=True, prevent_thread_lock=True,
             max_file_size=LARGEST_FILE, show_error=True, footer_links=[], ssr_mode=False, enable_monitoring=False, css=CSS,
+            app_kwargs={"middleware": [Middleware(Guard)]},
             theme=gr.themes.Default(font=["system-ui", "sans-serif"], font_mono=["monospace"]),
         )  # fmt: skip
         print(f"{address}  (Ctrl-C ends it)", flush=True)  # noqa: T201
         page.block_thread()
+    del os.environ["GRADIO_TEMP_DIR"]

@@ -80,18 +80,20 @@ def describe(found: Look, part: Part, head: int) -> str:
     weights = weights_of(found, part, head)
     grid = found.map.grid
     where = f"Layer {found.number} of {found.layers} ({found.layer.kind}, {grid[0]} x {grid[1]} tokens)."
+    if part == "all layers":
+        where = f"What the token is made of, through all layers of its map ({found.layer.kind})."
     state = "" if found.trained else " Untrained: its weights are random."
     if weights is None:
         return f"{where} It has no {part} part.{state}"
+    weights = weights + int(part == "global")
     place = int(weights.abs().argmax())
     row, column = place // weights.shape[1], place % weights.shape[1]
-    own = next((near for near in found.near if near.layer == found.layer.name), None)
-    near = "" if own is None else f" {100 * own.together[0]:.0f} % of the weight is on the 3 x 3 tokens around it."
-    negative = float((weights + int(part == "global") < 0).double().mean())
+    strongest = f"Strongest at row {row + 1}, column {column + 1}: {float(weights.flatten()[place]):.3g} even shares."
+    y, x = (at * side // cells for at, side, cells in zip(found.map.query, weights.shape, grid, strict=True))
+    around = float(weights[max(0, y - 1) : y + 2, max(0, x - 1) : x + 2].abs().sum() / weights.abs().sum())
+    negative = float((weights < 0).double().mean())
     below = f" {100 * negative:.0f} % of the weights are negative." if negative else ""
-    most = float(weights.flatten()[place]) + int(part == "global")
-    strongest = f"Strongest at row {row + 1}, column {column + 1}: {most:.3g} even shares."
-    return f"{where} {strongest}{near}{below}{state}"
+    return f"{where} {strongest} {100 * around:.0f} % of the weight is on the 3 x 3 tokens around it.{below}{state}"
 
 
 def paint_rays(rays: Sequence[Ray], head: int) -> Image.Image | None:

@@ -11,7 +11,7 @@ from torch import nn
 
 from ..training.build import make_model
 from ..training.recipe import nearest
-from ..training.trained import Trained, load_trained, make_untrained
+from ..training.trained import Trained, load_trained, make_named
 
 OURS = ("inline_deit_nano", "inline_pvt_nano", "inline_swin_nano", "inline_cswin_nano", "inline_deit_tiny")
 OTHERS = ("vit_tiny_patch16_224", "deit_tiny_patch16_224", "vit_small_patch16_224")
@@ -70,17 +70,12 @@ class Shelf:
             size = sum(parameter.numel() for parameter in make_model(name, {}).parameters())
         if size > LARGEST:
             raise ValueError(f"{name} has {size / 1e6:.0f} million parameters, and the page makes at most {LARGEST / 1e6:.0f}")
-        return make_untrained(name, pretrained=self.pretrained, seed=self.seed)
+        return make_named(name, pretrained=self.pretrained, seed=self.seed)
 
     @staticmethod
     def _check(name: str) -> None:
         if not is_model(name):
             raise ValueError(f"{name} is neither a run of this page nor a model of timm's{nearest(name, list_models())}")
-
-
-def untrained(trained: Trained) -> bool:
-    """Whether a model has drawn weights."""
-    return trained.said.startswith("untrained")
 
 
 def device_of(model: nn.Module) -> torch.device:

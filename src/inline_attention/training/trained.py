@@ -27,6 +27,8 @@ class Trained:
     data: DataPart
     said: str
     """What the loader says of the weights."""
+    trained: bool = True
+    """False for weights that were drawn."""
 
 
 def load_trained(what: str, weights: Path | None = None, *, ema: bool = False) -> Trained:
@@ -53,11 +55,10 @@ def load_trained(what: str, weights: Path | None = None, *, ema: bool = False) -
     return _from_file(weights, what, ema=ema)
 
 
-def make_untrained(name: str, *, pretrained: bool = False, seed: int = 0, size: int = 224) -> Trained:
+def make_named(name: str, *, pretrained: bool = False, seed: int = 0) -> Trained:
     """A model by its name, with weights drawn by the seed, or with those that timm fetches for it from its hub.
 
-    Args:
-        size: pixels a side that our models are made for. Others keep their own, and take any other where timm lets them.
+    Our models are made for 224 pixels a side; others keep their own size, and take any other where timm lets them.
     """
     if not is_model(name):
         raise ValueError(f"{name} is neither a run's folder, nor a file, nor a model{nearest(name, list_models())}")
@@ -67,7 +68,7 @@ def make_untrained(name: str, *, pretrained: bool = False, seed: int = 0, size: 
     ours = name.startswith("inline_")
     asked: dict[str, Any] = {"pretrained": True} if pretrained else {}
     try:
-        model = make_model(name, {**asked, **({"img_size": size} if ours else {"dynamic_img_size": True})})
+        model = make_model(name, {**asked, **({"img_size": 224} if ours else {"dynamic_img_size": True})})
     except ValueError:
         if ours:
             raise
@@ -75,7 +76,7 @@ def make_untrained(name: str, *, pretrained: bool = False, seed: int = 0, size: 
     data = _data({}, model)
     said = "weights of timm's hub" if pretrained else f"untrained, seed {seed}"
     classes = _classes({}, int(getattr(model, "num_classes", 0)))
-    return Trained(model.eval(), name, classes, replace(data, size=(size, size)) if ours else data, said)
+    return Trained(model.eval(), name, classes, replace(data, size=(224, 224)) if ours else data, said, trained=pretrained)
 
 
 def _from_file(path: Path, name: str | None, *, ema: bool) -> Trained:
