@@ -257,15 +257,16 @@ def _wire(shelf: Shelf, page: gr.Blocks, inputs: list[Any], maps: list[Any], dra
         ]  # fmt: skip
         return [*bounds, *answered]
 
-    quick: dict[str, Any] = {"show_progress": "minimal", "trigger_mode": "always_last"}
-    later: dict[str, Any] = {"show_progress": "hidden"}
+    order: dict[str, Any] = {"concurrency_id": "looks", "concurrency_limit": 1}  # no answer is overtaken by an older one
+    quick: dict[str, Any] = {"show_progress": "minimal", "trigger_mode": "always_last", **order}
+    later: dict[str, Any] = {"show_progress": "hidden", **order}
     for control in (layer, head, part, size, down, across):
         control.input(show, inputs, maps, **quick).success(draw, inputs, drawn, **later)
     picture.select(clicked, inputs, [down, across, *maps], **quick).success(draw, inputs, drawn, **later)
     picture.upload(lambda: None, None, samples).then(show, inputs, maps, **quick).success(draw, inputs, drawn, **later)
     samples.input(sample, samples, picture, **quick).then(show, inputs, maps, **quick).success(draw, inputs, drawn, **later)
     models.change(chosen, inputs, [layer, head, *maps], **quick).success(draw, inputs, drawn, **later)
-    page.load(chosen, inputs, [layer, head, *maps], show_progress="minimal").success(draw, inputs, drawn, **later)
+    page.load(chosen, inputs, [layer, head, *maps], show_progress="minimal", **order).success(draw, inputs, drawn, **later)
 
 
 def serve(shelf: Shelf, *, host: str = "127.0.0.1", port: int | None = None, open_browser: bool = False) -> None:
