@@ -219,6 +219,14 @@ def test_attention_in_windows_of_others_is_named():
         seen_by(timm.create_model("resnet18"), torch.randn(1, 3, 32, 32))
 
 
+@pytest.mark.parametrize("name", ["inline_deit_nano", "vit_tiny_patch16_224"])
+@pytest.mark.parametrize("queries", [5, [], [0.5], [99], [-1]])
+def test_queries_are_checked(name, queries):
+    layer = seen_by(timm.create_model(name, img_size=32, num_classes=2, patch_size=8), torch.randn(1, 3, 32, 32))[0]
+    with pytest.raises(ValueError, match=r"queries .*(token indices|not all within)"):
+        layer.rows(queries)
+
+
 def test_a_layer_by_name():
     seen = seen_by(made("inline_deit_nano"), torch.randn(1, 3, 16, 24))
     assert seen[seen[1].name] is seen[1]

@@ -32,7 +32,7 @@ def studies():
         model = made(mixer="inline" if key == "plain" else key, **options)
         seen = seen_by(model, pictures())
         assert kind_of(seen) == TITLES[key]
-        masked = Masked(70.0, 10, (3, 5, 7), {"own window": [50.0] * 3, "random tokens": [60.0] * 3}, [])
+        masked = Masked(70.0, 10, (3, 5, 7), {"own window": [50.0] * 3, "random tokens": [60.0] * 3}, {})
         ray = ray_of(seen, title=key)
         found.append(Study(key, TITLES[key], "nano", 1000, 2, confusion(seen), ray, locality(seen), spectrum(seen), masked))
     return found
@@ -90,7 +90,7 @@ def test_locality(studies, softmax, linear, verdict):
 def with_scores(studies, top1=None, own=50.0, random=60.0, pictures=1000):
     found = {"own window": [own] * 3, "random tokens": [random] * 3}
     return [
-        replace(study, masking=Masked((top1 or {}).get(study.label, 70.0), pictures, (3, 5, 7), found, [])) for study in studies
+        replace(study, masking=Masked((top1 or {}).get(study.label, 70.0), pictures, (3, 5, 7), found, {})) for study in studies
     ]
 
 

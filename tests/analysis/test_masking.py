@@ -121,7 +121,7 @@ def test_accuracy_with_and_without():
     batches = [(pixels[:4], labels[:4]), (pixels[4:], labels[4:])]
     found = masking(model, batches, (3, 5))
     assert model.training
-    assert (found.top1, found.pictures, found.sizes, found.untouched) == (100, 6, (3, 5), [])
+    assert (found.top1, found.pictures, found.sizes, found.untouched) == (100, 6, (3, 5), {3: [], 5: []})
     assert found == masking(model, batches, (3, 5))
     with torch.no_grad():
         for rule in ("own window", "random tokens"):
@@ -133,10 +133,13 @@ def test_accuracy_with_and_without():
 
 def test_layers_that_cannot_be_masked_are_named():
     model = made("inline_swin_nano")
-    found = masking(model, [(pictures(), torch.zeros(2, dtype=torch.long))], (3,))
+    batch = [(pictures(), torch.zeros(2, dtype=torch.long))]
+    found = masking(model, batch, (3, 7))
     names = [name for name, module in model.named_modules() if isinstance(module, Mixer)]
-    assert found.untouched
-    assert set(found.untouched) < set(names)
+    assert set(found.untouched[3]) < set(found.untouched[7]) <= set(names)
+    alone = masking(model, batch, (3,))
+    assert alone.untouched[3] == found.untouched[3]
+    assert [rule[0] for rule in alone.found.values()] == [rule[0] for rule in found.found.values()], "whatever else is asked"
     with pytest.raises(ValueError, match="no layer has a map larger than 31 tokens"):
         masking(model, [(pictures(), torch.zeros(2, dtype=torch.long))], (31,))
     with pytest.raises(ValueError, match="no picture"):

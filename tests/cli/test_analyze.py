@@ -42,8 +42,8 @@ def test_a_run_is_looked_at(command, trained, tmp_path, capsys):
 def test_models_by_name_are_untrained_and_see_samples(tmp_path, capsys):
     code, out, err = run(capsys, "analyze", "locality", *NAMES, "--out", str(tmp_path), "--count", "1", "--sizes", "3")
     assert code == 0, err
-    assert "inline_deit_nano (untrained): share of the weights" in out
-    assert "block 5" in out
+    assert "inline_deit_nano (untrained): weight around the query" in out
+    assert "6: stage 0, block 5" in out
     assert "1 pictures of sample pictures" in out
     found = json.loads((tmp_path / "locality.json").read_text())["models"]
     assert [len(layers) for layers in found.values()] == [6, 12]
@@ -52,19 +52,19 @@ def test_models_by_name_are_untrained_and_see_samples(tmp_path, capsys):
 def test_rays_without_models_are_the_papers_figure(tmp_path, capsys):
     code, _, err = run(capsys, "analyze", "rays", "--out", str(tmp_path))
     assert code == 0, err
-    found = json.loads((tmp_path / "rays.json").read_text())["rays"]
+    found = json.loads((tmp_path / "plane.json").read_text())["rays"]
     assert [(ray["title"], ray["confused_by_head"]) for ray in found] == [
         ("softmax", [0]),
         ("linear, ReLU", [6]),
         ("InLine", [0]),
     ]
-    assert (tmp_path / "rays.png").stat().st_size > 10_000
+    assert (tmp_path / "plane.png").stat().st_size > 10_000
 
 
 def test_maps_of_a_file_head_and_layers(trained, tmp_path, capsys):
     Image.new("L", (31, 17), 90).save(tmp_path / "grey.png")
     words = ["analyze", "maps", str(trained / "run"), "--picture", str(tmp_path / "grey.png"), "--point", "0.1", "0.9"]
-    words += ["--layers", "0", "3", "--head", "0", "--out", str(tmp_path)]
+    words += ["--layers", "1", "4", "--head", "1", "--out", str(tmp_path)]
     code, _, err = run(capsys, *words)
     assert code == 0, err
     found = json.loads((tmp_path / "maps.json").read_text())["models"]["run"]["layers"]

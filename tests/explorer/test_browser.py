@@ -72,9 +72,9 @@ def toast(page):
 
 
 def test_the_page_opens_with_an_answer(page):
-    expect(page.locator("#words0")).to_contain_text("Layer 1 of 6 (inline, 14 x 14 tokens).")
+    expect(page.locator("#words0")).to_contain_text("Layer 1 of 6 (inline, 14 x 14 tokens), mean of 4 heads.")
     expect(page.locator("#words0")).to_contain_text("Untrained")
-    expect(page.locator("#words1")).to_contain_text("Layer 1 of 12 (softmax, 14 x 14 tokens).")
+    expect(page.locator("#words1")).to_contain_text("Layer 1 of 12 (softmax, 14 x 14 tokens), mean of 3 heads.")
     expect(page.locator("#kernel0 img")).to_be_visible()
     expect(page.locator("#rays img")).to_be_visible()
     assert page.locator("#place2").is_hidden()

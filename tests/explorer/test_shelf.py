@@ -57,9 +57,9 @@ def test_a_look_is_the_models_own_row(name):
     rows = layer.rows([layer.index((row, column))])
     weights = rows.mixed[0, :, 0, layer.num_prefix_tokens :]
     shown = weights_of(found, "global", 0)
-    torch.testing.assert_close(shown.flatten(), weights.mean(0) * weights.shape[-1] - 1)
+    torch.testing.assert_close(shown.flatten(), weights.mean(0) * weights.shape[-1])
     heads = weights_of(found, "global", 2)
-    torch.testing.assert_close(heads.flatten(), weights[1] * weights.shape[-1] - 1)
+    torch.testing.assert_close(heads.flatten(), weights[1] * weights.shape[-1])
     assert (found.number, found.trained) == (2, False)
     last = look(name, trained, picture, (0.25, 0.75), layer=99, size=96)
     assert last.number == last.layers
@@ -71,7 +71,8 @@ def test_a_map_is_painted_where_the_weights_are():
     from dataclasses import replace
 
     found = look("inline_deit_nano", Shelf().take("inline_deit_nano"), sample("flower"), (0.5, 0.5), layer=1, size=224)
-    mixed = torch.zeros_like(found.map.mixed)
+    mixed = torch.full_like(found.map.mixed, 1 / found.map.mixed[0, 0].numel())
+    even = mixed.clone()
     mixed[0, :, 0, 0], mixed[0, :, -1, -1] = 1.0, -1.0
     planted = replace(
         found, map=replace(found.map, mixed=mixed, local=None), picture=Image.new("RGB", (300, 200), (128, 128, 128))
@@ -82,10 +83,11 @@ def test_a_map_is_painted_where_the_weights_are():
     middle = pixels[pixels.shape[0] // 2, -3]
     assert middle.max() - middle.min() < 3, "grey where there is nothing"
     said = describe(planted, "together", 0)
-    assert " 0 % of the weight is on the 3 x 3 tokens around it." in said
+    assert f" {100 * 9 / (194 + 2 * 196):.0f} % of the weight, whatever the sign, is on the 3 x 3 tokens around it." in said
     y, x = planted.map.query
-    mixed[0, :, y, x + 1] = 2.0
-    assert " 50 % of the weight is on the 3 x 3 tokens around it." in describe(planted, "together", 0)
+    mixed.sub_(even)
+    mixed[0, :, 0, 0], mixed[0, :, -1, -1], mixed[0, :, y, x + 1] = 1.0, -1.0, 2.0
+    assert " 50 % of the weight, whatever the sign, is on the 3 x 3 tokens around it." in describe(planted, "together", 0)
     assert "row 1, column 1" in said
     assert "Untrained" in said
     assert "no local part" in describe(planted, "local", 0)

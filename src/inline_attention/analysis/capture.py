@@ -164,6 +164,10 @@ class SoftmaxCall(Attention):
     def rows(self, queries: Queries) -> AttentionRows:
         """By the formula."""
         chosen = torch.as_tensor(queries, device=self.q.device)
+        if chosen.ndim != 1 or not chosen.numel() or chosen.is_floating_point():
+            raise ValueError(f"queries must be a list of token indices, got {queries!r}")
+        if int(chosen.min()) < 0 or int(chosen.max()) >= self.tokens:
+            raise ValueError(f"queries {chosen.tolist()} are not all within the {self.tokens} tokens of {self.name}")
         bias = None if self.bias is None else self._biases()[..., chosen, :]
         return AttentionRows(softmax_weights(self.q[:, :, chosen], self.k, scale=self.scale, bias=bias), None)
 

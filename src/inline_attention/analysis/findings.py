@@ -154,7 +154,7 @@ def about_masking(studies: Sequence[Study]) -> Finding:
             f"{study.label} {_change(masked.top1 - own)} by its own window, {_change(masked.top1 - random)} by random tokens"
         )
     size = _masked(studies)[0][1].sizes[0]
-    says = f"With {size} x {size} tokens hidden from every query in every layer: {'; '.join(parts)}."
+    says = f"With {size} x {size} tokens hidden from every query in every layer that is larger: {'; '.join(parts)}."
     paper = "Hiding a query's own neighbourhood costs more than hiding as many random tokens."
     verdict: Verdict = (
         "agrees"

@@ -37,8 +37,8 @@ class Masked:
     sizes: tuple[int, ...]
     found: dict[str, list[float]]
     """For each rule the accuracy at each size."""
-    untouched: list[str]
-    """Layers that were left as they are: their maps are no larger than the largest window, or their keys are on another map."""
+    untouched: dict[int, list[str]]
+    """For each size the layers that were left as they are: their maps are no larger, or their keys are on another map."""
 
 
 def hidden_keys(layer: Attention, size: int, rule: Rule, generator: torch.Generator) -> Tensor:
@@ -153,14 +153,14 @@ def masking(
     The tokens that are drawn depend on the seed, the layer and the size, and not on the pictures.
     """
     kinds: list[tuple[Rule, int]] = [(rule, size) for rule in RULES for size in sizes]
-    right, total, untouched = [0] * (1 + len(kinds)), 0, list[str]()
+    right, total, untouched = [0] * (1 + len(kinds)), 0, dict[int, list[str]]()
     with evaluating(model):
         for pixels, labels in batches:
             if not total:
-                untouched = _untouched(seen_by(model, pixels[:1]), max(sizes))
+                untouched = _untouched(seen_by(model, pixels[:1]), sizes)
             right[0] += int((model(pixels).argmax(1) == labels).sum())
             for number, (rule, size) in enumerate(kinds, start=1):
-                with blindfold(model, _hide(rule, size, seed, untouched)):
+                with blindfold(model, _hide(rule, size, seed, untouched[size])):
                     right[number] += int((model(pixels).argmax(1) == labels).sum())
             total += len(labels)
             progress(total)
@@ -173,12 +173,12 @@ def masking(
     return Masked(shares[0], total, tuple(sizes), found, untouched)
 
 
-def _untouched(seen: Captured, size: int) -> list[str]:
-    """Names of the layers that cannot be masked; an error if that is all of them."""
-    unable = [layer.name for layer in seen if not can_mask(layer, size)]
-    if len(unable) == len(seen):
-        raise ValueError(f"no layer has a map larger than {size} tokens with all its keys: there is nothing to mask")
-    return unable + seen.left_out
+def _untouched(seen: Captured, sizes: Sequence[int]) -> dict[int, list[str]]:
+    """For each size the names of the layers that cannot be masked; an error if that is all of them at the smallest."""
+    unable = {size: [layer.name for layer in seen if not can_mask(layer, size)] for size in sizes}
+    if len(unable[min(sizes)]) == len(seen):
+        raise ValueError(f"no layer has a map larger than {min(sizes)} tokens with all its keys: there is nothing to mask")
+    return {size: names + seen.left_out for size, names in unable.items()}
 
 
 def _hide(rule: Rule, size: int, seed: int, untouched: Sequence[str]) -> Callable[[Attention], Tensor | None]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import sqrt
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -38,8 +39,8 @@ class Looked:
 def draw_maps(pictures: Sequence[Looked], path: Path) -> Path:
     """A row for each picture: the query, then for each layer its global weights, and these with the local part.
 
-    Global weights are shown against an even share, 1 / N: red is more, blue less. With the local part: red counts for, blue
-    against. Each map has a scale of its own, written below it. Means over heads.
+    Weights are shown against an even share, 1 / N: red is more, blue less, and negative beyond one share. Each map has a scale
+    of its own, written below it. Means over heads.
     """
     rows, columns = len(pictures), 1 + 2 * len(pictures[0].maps)
     height, width = pictures[0].shown.shape[:2]
@@ -51,11 +52,11 @@ def draw_maps(pictures: Sequence[Looked], path: Path) -> Path:
         for column, found in enumerate(picture.maps):
             left, right = axes[row][1 + 2 * column], axes[row][2 + 2 * column]
             tokens = found.mixed[0, 0].numel()
-            _draw_map(left, found.mixed[0].mean(0) * tokens - 1, found, "±{:.2g} of an even share")
-            _draw_map(right, found.together[0].mean(0) * tokens, found, "±{:.2g} even shares")
+            _draw_map(left, found.mixed[0].mean(0) * tokens - 1, found, "±{:.3g} around an even share")
+            _draw_map(right, found.together[0].mean(0) * tokens - 1, found, "±{:.3g} around an even share")
             if row == 0:
                 layer, size = found.layer.removesuffix(".mixer"), "{} x {} tokens".format(*found.grid)
-                left.set_title(f"{layer}, {size}\nglobal, to an even share", fontsize=9, loc="left")
+                left.set_title(f"{layer}, {size}\nglobal", fontsize=9, loc="left")
                 right.set_title("\nwith the local part", fontsize=9, loc="left")
     _bare(axes)
     figure.suptitle("What the marked point looks at: red more, blue less", fontsize=11)
@@ -78,13 +79,13 @@ def draw_models(shown: Tensor, models: Mapping[str, Sequence[QueryMap]], followe
         _draw_picture(row[0], shown, maps[0].query, maps[0].grid)
         row[0].set_ylabel(_wrapped(label), fontsize=9)
         for axis, found in zip(row[1:], maps, strict=False):
-            _draw_overlay(axis, shown, found.together[0].mean(0) * found.mixed[0, 0].numel(), found)
+            _draw_overlay(axis, shown, found.together[0].mean(0) * found.mixed[0, 0].numel() - 1, found)
             axis.set_title(in_words(found.layer), fontsize=9)
-        _draw_overlay(row[-1], shown, followed[label] * followed[label].numel(), maps[0])
+        _draw_overlay(row[-1], shown, followed[label] * followed[label].numel() - 1, maps[0])
         row[-1].set_title("all layers (rollout)", fontsize=9)
     _bare(axes)
     figure.suptitle(
-        "What the marked point looks at, global and local parts together, mean over heads: red for, blue against", fontsize=10
+        "What the marked point looks at, both parts, mean over heads: red more than an even share, blue less", fontsize=10
     )
     return _save(figure, path)
 
@@ -92,28 +93,28 @@ def draw_models(shown: Tensor, models: Mapping[str, Sequence[QueryMap]], followe
 def draw_parts(shown: Tensor, maps: Sequence[QueryMap], title: str, path: Path, head: int | None = None) -> Path:
     """A row for each layer: its global weights, the local part, both, and both laid over the picture; one head, or the mean.
 
-    Global weights are shown against an even share, since they are often near it; the others against nothing.
+    Against an even share: red is more, blue less, and negative beyond one share; the local part by itself against nothing.
     """
     height, width = shown.shape[:2]
     figure = _figure(8.2, (1.75 * height / width + 0.5) * len(maps) + 0.7)
     axes = figure.subplots(len(maps), 4, squeeze=False)
     for row, found in zip(axes, maps, strict=True):
         tokens = found.mixed[0, 0].numel()
-        together = _head(found.together, head) * tokens
-        _draw_map(row[0], _head(found.mixed, head) * tokens - 1, found, "±{:.2g} around an even share", shown)
+        together = _head(found.together, head) * tokens - 1
+        _draw_map(row[0], _head(found.mixed, head) * tokens - 1, found, "±{:.3g} around an even share", shown)
         if found.local is None:
             row[1].text(0.5, 0.5, "no local part", ha="center", va="center", fontsize=9, transform=row[1].transAxes)
             row[1].set_frame_on(False)
         else:
-            _draw_map(row[1], _head(found.local, head) * tokens, found, "±{:.2g} even shares", shown)
-        _draw_map(row[2], together, found, "±{:.2g} even shares", shown)
+            _draw_map(row[1], _head(found.local, head) * tokens, found, "±{:.3g} even shares", shown)
+        _draw_map(row[2], together, found, "±{:.3g} around an even share", shown)
         _draw_overlay(row[3], shown, together, found)
         row[0].set_ylabel(f"{in_words(found.layer)}\n{found.grid[0]} x {found.grid[1]} tokens", fontsize=9)
-    for axis, name in zip(axes[0], ("global, to an even share", "local", "together", "over the picture"), strict=True):
+    for axis, name in zip(axes[0], ("global", "local", "together", "over the picture"), strict=True):
         axis.set_title(name, fontsize=10)
     _bare(axes)
     figure.suptitle(
-        f"{title}: weights of the marked point, {'mean over heads' if head is None else f'head {head}'}", fontsize=10
+        f"{title}: weights of the marked point, {'mean over heads' if head is None else f'head {head + 1}'}", fontsize=10
     )
     return _save(figure, path)
 
@@ -130,11 +131,10 @@ def draw_heads(maps: Sequence[QueryMap], title: str, path: Path, most: int = 8) 
             if head >= found.mixed.shape[1]:
                 axis.set_visible(False)
                 continue
-            _draw_map(axis, found.together[0, head] * found.mixed[0, 0].numel(), found, "±{:.2g}")
-    for head, axis in enumerate(axes[0]):
-        axis.set_title(f"head {head}", fontsize=9)
+            _draw_map(axis, found.together[0, head] * found.mixed[0, 0].numel() - 1, found, "±{:.3g}")
+            axis.set_title(f"head {head + 1}", fontsize=9)
     _bare(axes)
-    figure.suptitle(f"{title}: weights of the marked point by head, in even shares", fontsize=10)
+    figure.suptitle(f"{title}: weights of the marked point by head, around an even share", fontsize=10)
     return _save(figure, path)
 
 
@@ -154,8 +154,9 @@ def draw_confusion(models: Mapping[str, Confusion], path: Path, stated: float = 
         curve = [100 * found.share(tolerance) for tolerance in found.tolerances]
         tolerances.plot(found.tolerances, curve, color=colour, marker=marker, markersize=5, label=label)
     pictures.set(xlabel="confused pairs of queries in a picture", ylabel="pictures", title="By picture")
+    _whole_numbers(pictures.yaxis)
     layers.set(xlabel="layer", ylabel="confused pairs, %", title="By layer")
-    _whole_numbers(layers)
+    _whole_numbers(layers.xaxis)
     tolerances.set(xlabel="tolerance", ylabel="confused pairs, %", title="By tolerance", xscale="log")
     tolerances.set_yscale("symlog", linthresh=0.01)
     tolerances.set_ylim(bottom=0)
@@ -196,7 +197,7 @@ def draw_rays(rays: Sequence[Ray], path: Path, head: int = 0) -> Path:
 
 def figure_of_rays(rays: Sequence[Ray], head: int = 0) -> "Figure":
     """The same, not yet written; a model with fewer heads shows its first."""
-    figure = _figure(max(7.0, 3.6 * len(rays) + 0.4), 3.7)
+    figure = _figure(max(7.0, 3.6 * len(rays) + 0.4), 3.9)
     for axis, found in zip(figure.subplots(1, len(rays), squeeze=False)[0], rays, strict=True):
         shown = head if head < len(found.weights) else 0
         own = found.lengths.index(1.0) if 1.0 in found.lengths else 0
@@ -204,7 +205,7 @@ def figure_of_rays(rays: Sequence[Ray], head: int = 0) -> "Figure":
         _draw_ray(axis, found, weights[:, weights[own].argsort(descending=True)], None, head=shown)
         axis.set(xlabel="keys, in the order of the query's own weights", ylabel="weight, in even shares")
         axis.axhline(1, color="grey", linewidth=1, linestyle=":")
-        _whole_numbers(axis)
+        _whole_numbers(axis.xaxis)
     _legend_below(figure, axis, len(rays[0].lengths))
     figure.suptitle("A query of the picture, made shorter and longer: do the weights differ?", fontsize=11)
     return figure
@@ -230,7 +231,7 @@ def draw_locality(models: Mapping[str, Sequence[Near]], path: Path) -> Path:
         axis.plot(range(1, len(even) + 1), even, color="grey", linestyle=":", label="even weights")
         axis.set(xlabel="layer", ylabel="share of the weights' magnitude, %", title=f"{size} x {size} around the query")
         axis.set_ylim(bottom=0)
-        _whole_numbers(axis)
+        _whole_numbers(axis.xaxis)
     _legend_below(figure, axes[0], 3)
     figure.suptitle("How much attention stays near the query", fontsize=11)
     return _save(figure, path)
@@ -244,10 +245,14 @@ def draw_masking(models: Mapping[str, Masked], path: Path) -> Path:
         colour, marker = COLOURS[number % 7], MARKERS[number % 7]
         for rule, style in zip(RULES, ("-", "--"), strict=True):
             values = [found.top1, *found.found[rule]]
-            axis.plot(range(len(values)), values, color=colour, marker=marker, linestyle=style, label=f"{label}: {rule}")
+            errors = [100 * sqrt(value / 100 * (1 - value / 100) / found.pictures) for value in values]
+            places = [place + 0.03 * number for place in range(len(values))]
+            axis.errorbar(
+                places, values, errors, color=colour, marker=marker, linestyle=style, capsize=2, label=f"{label}: {rule}"
+            )
     sizes = next(iter(models.values())).sizes
     axis.set_xticks(range(1 + len(sizes)), ["nothing", *(f"{size} x {size}" for size in sizes)])
-    axis.set(xlabel="hidden from every query, in every layer", ylabel="top-1, %")
+    axis.set(xlabel="hidden from every query, in every layer that is larger", ylabel="top-1, % (bars: one standard error)")
     _legend_below(figure, axis, 2)
     figure.suptitle("What hiding a query's own window costs, against as many random tokens", fontsize=11)
     return _save(figure, path)
@@ -269,7 +274,7 @@ def draw_spectrum(models: Mapping[str, Sequence[Spectrum]], path: Path) -> Path:
     for axis in axes:
         axis.set_xlabel("layer")
         axis.set_ylim(bottom=0)
-        _whole_numbers(axis)
+        _whole_numbers(axis.xaxis)
     _legend_below(figure, axes[0], len(models))
     figure.suptitle("Rank and entropy, in the mean over heads and pictures", fontsize=11)
     return _save(figure, path)
@@ -298,7 +303,7 @@ def _bare(axes: Any) -> None:
 def _whole_numbers(axis: Any) -> None:
     from matplotlib.ticker import MaxNLocator
 
-    axis.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axis.set_major_locator(MaxNLocator(integer=True))
 
 
 def _legend_below(figure: "Figure", axis: Any, columns: int) -> None:
@@ -344,7 +349,7 @@ def _draw_overlay(axis: Any, shown: Tensor, values: Tensor, found: QueryMap) -> 
         interpolation="nearest",
     )  # fmt: skip
     _mark(axis, (found.query[0] + 0.5) * height / found.grid[0], (found.query[1] + 0.5) * width / found.grid[1])
-    axis.set_xlabel(f"±{largest:.2g} even shares", fontsize=8)
+    axis.set_xlabel(f"±{largest:.3g} around an even share", fontsize=8)
 
 
 def _mark(axis: Any, y: float, x: float) -> None:
@@ -363,4 +368,5 @@ def _draw_ray(axis: Any, found: Ray, weights: Tensor, names: Sequence[str] | Non
     if names is not None:
         axis.set_xticks(places, names)
     confused = int(found.confused[head])
-    axis.set_title(f"{found.title}\nsame weights: {confused} of {found.pairs} pairs", fontsize=10)
+    where = "" if names is not None else f"{found.layer}, head {head + 1}\n"
+    axis.set_title(f"{found.title}\n{where}same weights: {confused} of {found.pairs} pairs", fontsize=10)

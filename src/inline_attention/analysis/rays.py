@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ..ops.reference import injective_weights, linear_weights, softmax_weights
-from .capture import Attention
+from .capture import Attention, in_words
 from .confusion import confused_pairs
 
 LENGTHS = (0.5, 1.0, 2.0, 4.0)
@@ -22,6 +22,8 @@ class Ray:
     """Rows of weights along a ray."""
 
     title: str
+    layer: str
+    """Where the query is from, in words."""
     lengths: tuple[float, ...]
     weights: Tensor
     """(heads, lengths, N)."""
@@ -42,7 +44,7 @@ def ray(layer: Attention, query: int, lengths: Sequence[float] = LENGTHS, *, pic
     weights = layer.weigh(along, k, place=query)[0]
     if len(weights) != q.shape[1]:  # a head for each channel
         along = along.transpose(2, 3).flatten(1, 2).unsqueeze(-1)
-    return Ray(layer.kind, tuple(lengths), weights, confused_pairs(along[0], weights))
+    return Ray(layer.kind, in_words(layer.name), tuple(lengths), weights, confused_pairs(along[0], weights))
 
 
 def plane(lengths: Sequence[float] = LENGTHS) -> tuple[Tensor, Tensor, list[Ray]]:
@@ -57,5 +59,5 @@ def plane(lengths: Sequence[float] = LENGTHS) -> tuple[Tensor, Tensor, list[Ray]
         "linear, ReLU": linear_weights(q.relu(), k.relu()),
         "InLine": injective_weights(q, k),
     }
-    rays = [Ray(name, tuple(lengths), w[0], confused_pairs(q[0], w[0])) for name, w in found.items()]
+    rays = [Ray(name, "seven keys", tuple(lengths), w[0], confused_pairs(q[0], w[0])) for name, w in found.items()]
     return queries, keys, rays

@@ -1,7 +1,7 @@
 """All that is looked at in one model, over the same pictures as in others."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
@@ -66,7 +66,7 @@ def ray_of(seen: Captured, point: tuple[float, float] = (0.5, 0.5), *, title: st
         return None
     layer = layers[len(layers) // 2]
     found = ray(layer, layer.index(layer.place(point)))
-    return Ray(title or found.title, found.lengths, found.weights, found.confused)
+    return replace(found, title=title or found.title)
 
 
 @dataclass(frozen=True)
@@ -120,6 +120,7 @@ def ray_numbers(found: Ray) -> dict[str, Any]:
     """As JSON keeps it."""
     return {
         "title": found.title,
+        "layer": found.layer,
         "lengths": list(found.lengths),
         "pairs": found.pairs,
         "confused_by_head": found.confused.tolist(),

@@ -1,6 +1,7 @@
 """`inline analyze`: what models look at, as pictures and numbers."""
 
 import json
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -66,7 +67,11 @@ class _Analysis:
         size = 8
         batches = batches_of(loaded.subject, shown.pictures, size)
         console = Console(stderr=True)
-        yield from track(batches, f"{label}: {loaded.subject.label}", -(-len(shown.pictures) // size), console)
+        total = -(-len(shown.pictures) // size)
+        for number, seen in enumerate(track(batches, f"{label}: {loaded.subject.label}", total, console)):
+            if number == 0:
+                _tell_left_out(loaded.subject.label, seen)
+            yield seen
 
     def _write(self, name: str, numbers: dict[str, Any], tables: Sequence[Table], files: Sequence[Path], *lines: str) -> None:
         text = json.dumps(numbers, indent=1)
@@ -111,7 +116,7 @@ class AnalyzeConfusion(_Analysis):
         numbers = {label: confusion_numbers(one, self.tolerance) for label, one in found.items()}
         said = (
             f"Pairs of queries of a picture whose rows of weights differ by at most {self.tolerance:g} of their length, "
-            f"while they differ by more. Over {_pictures(shown)}."
+            f"while they differ by more; rows that are all nearly even count as the same. Over {_pictures(shown)}."
         )
         self._write("confusion", {"models": numbers, **_from(shown)}, [table], [figure], said)
 
@@ -124,8 +129,8 @@ class AnalyzeRays(_Analysis):
     """A file, or a sample: flower, temple, portrait; unset: the first of the pictures."""
     point: tuple[float, float] = (0.5, 0.5)
     """Of the query, as shares of height and width."""
-    head: int = 0
-    """Which head to draw."""
+    head: int = 1
+    """Which head to draw, counted from 1."""
 
     def run(self) -> None:
         """Scale, weigh, tell."""
@@ -146,18 +151,18 @@ class AnalyzeRays(_Analysis):
             if not rays:
                 raise ValueError("every layer of these models attends in windows: there is no ray to follow")
             fewest = min(len(one.weights) for one in rays)
-            if not 0 <= self.head < fewest:
-                raise ValueError(f"--head {self.head}: these models have {fewest} heads in that layer, counted from 0")
-            figure = draw_rays(rays, self.out / "rays.png", self.head)
+            if not 1 <= self.head <= fewest:
+                raise ValueError(f"--head {self.head}: these models have {fewest} heads in that layer, counted from 1")
+            figure = draw_rays(rays, self.out / "rays.png", self.head - 1)
         else:
             prepare_folder(self.out)
             queries, keys, rays = plane()
-            figure = draw_plane(queries, keys, rays, self.out / "rays.png")
-        table = _table("pairs of lengths", "with the same weights", "heads")
+            figure = draw_plane(queries, keys, rays, self.out / "plane.png")
+        table = _table("layer", "heads", "pairs of lengths", "same weights, mean over heads")
         for one in rays:
             mean = float(one.confused.double().mean())
-            table.add_row(one.title, str(one.pairs), f"{mean:.3g}", str(len(one.weights)))
-        self._write("rays", {"rays": [ray_numbers(one) for one in rays]}, [table], [figure])
+            table.add_row(one.title, one.layer, str(len(one.weights)), str(one.pairs), f"{mean:.3g}")
+        self._write(figure.stem, {"rays": [ray_numbers(one) for one in rays]}, [table], [figure])
 
 
 @dataclass(frozen=True)
@@ -169,9 +174,9 @@ class AnalyzeMaps(_Analysis):
     point: tuple[float, float] = (0.5, 0.5)
     """Of the query, as shares of height and width."""
     layers: tuple[int, ...] = ()
-    """Which layers to draw, counted from 0; unset: five, evenly spread."""
+    """Which layers to draw, counted from 1; unset: five, evenly spread."""
     head: int | None = None
-    """One head; unset: the mean."""
+    """One head, counted from 1; unset: the mean."""
 
     def run(self) -> None:
         """Look, draw, tell."""
@@ -203,35 +208,39 @@ class AnalyzeMaps(_Analysis):
                 ],
                 "rollout": {"layers": [layer.name for layer in stage], "weights": followed[label].tolist()},
             }  # fmt: skip
-            tables.append(_table("layer", "tokens", "most, even shares", "at", "negative, %", title=label))
-            for found in maps[label]:
+            _tell_left_out(label, seen)
+            tables.append(_table("layer", "tokens", "strongest, even shares", "row, column", "negative, %", title=label))
+            for number, found in zip(chosen, maps[label], strict=True):
                 weights = found.together[0].mean(0) * found.mixed[0, 0].numel()
                 place = int(weights.abs().argmax())
-                where = (place // weights.shape[1], place % weights.shape[1])
+                where = f"{place // weights.shape[1] + 1}, {place % weights.shape[1] + 1}"
                 negative = 100 * float((found.together[0] < 0).double().mean())
                 size = f"{found.grid[0]} x {found.grid[1]}"
                 most = f"{float(weights.flatten()[place]):.3g}"
-                tables[-1].add_row(in_words(found.layer), size, most, str(where), f"{negative:.0f}")
+                tables[-1].add_row(f"{number + 1}: {in_words(found.layer)}", size, most, where, f"{negative:.0f}")
             name = _file_name(label)
             pixels = to_draw(picture)
-            files.append(draw_parts(pixels, maps[label], label, self.out / f"maps-{name}.png", self.head))
+            files.append(draw_parts(pixels, maps[label], label, self.out / f"maps-{name}.png", self.head and self.head - 1))
             files.append(draw_heads(maps[label], label, self.out / f"heads-{name}.png"))
         files.insert(0, draw_models(to_draw(picture), maps, followed, self.out / "maps.png"))
-        said = f"The query at {point[0]:g} of the height and {point[1]:g} of the width of {source}."
+        said = (
+            f"The query at {point[0]:g} of the height and {point[1]:g} of the width of {source}; its strongest weight, for or "
+            "against, and the share of negative weights, with the local part."
+        )
         self._write("maps", {"models": numbers, "picture": source}, tables, files, said)
 
     def _chosen(self, layers: int) -> list[int]:
         if self.layers:
-            wrong = [place for place in self.layers if not -layers <= place < layers]
+            wrong = [number for number in self.layers if not 1 <= number <= layers]
             if wrong:
-                raise ValueError(f"--layers {wrong[0]}: the model has {layers} layers, counted from 0")
-            return list(self.layers)
+                raise ValueError(f"--layers {wrong[0]}: the model has {layers} layers, counted from 1")
+            return [number - 1 for number in self.layers]
         return _spread(layers)
 
     def _check_head(self, maps: Sequence[Any], label: str) -> None:
         heads = min(found.mixed.shape[1] for found in maps)
-        if self.head is not None and not 0 <= self.head < heads:
-            raise ValueError(f"--head {self.head}: {label} has {heads} heads in a layer that is drawn, counted from 0")
+        if self.head is not None and not 1 <= self.head <= heads:
+            raise ValueError(f"--head {self.head}: {label} has {heads} heads in a layer that is drawn, counted from 1")
 
 
 @dataclass(frozen=True)
@@ -252,13 +261,15 @@ class AnalyzeLocality(_Analysis):
         figure = draw_locality(found, self.out / "locality.png")
         tables = []
         for label, layers in found.items():
-            local = any(near.together != near.attention for near in layers)
-            parts = ["attention", *(["together"] if local else []), "even"]
-            columns = [f"{size} x {size}{', ' * bool(part)}{part}" for part in ("", *parts[1:]) for size in self.sizes]
-            tables.append(_table("layer", *columns, title=f"{label}: share of the weights around the query, %"))
-            for near in layers:
-                shares = [f"{100 * share:.1f}" for part in parts for share in getattr(near, part)]
-                tables[-1].add_row(in_words(near.layer), *shares)
+            parts = ["attention", "together", "even"]
+            title = f"{label}: weight around the query, %: attention / with its local part / even"
+            if all(near.together == near.attention for near in layers):
+                parts, title = ["attention", "even"], f"{label}: weight around the query, %: attention / even"
+            tables.append(_table("layer", *(f"{size} x {size}" for size in self.sizes), title=title))
+            for number, near in enumerate(layers, start=1):
+                shares = zip(*(getattr(near, part) for part in parts), strict=True)
+                cells = [" / ".join(f"{100 * share:.1f}" for share in cell) for cell in shares]
+                tables[-1].add_row(f"{number}: {in_words(near.layer)}", *cells)
         numbers = {label: [asdict(near) for near in layers] for label, layers in found.items()}
         self._write("locality", {"models": numbers, **_from(shown)}, tables, [figure], f"Over {_pictures(shown)}.")
 
@@ -276,6 +287,7 @@ class AnalyzeMasking(_Analysis):
 
     def run(self) -> None:
         """Hide, count, tell."""
+        from ..analysis.capture import in_words
         from ..analysis.plots import draw_masking
 
         loaded, shown = self._begin()
@@ -286,7 +298,12 @@ class AnalyzeMasking(_Analysis):
             for rule, shares in one.found.items():
                 table.add_row(label, f"{one.top1:.1f}", rule, *(f"{share:.1f}" for share in shares))
         numbers = {label: asdict(one) for label, one in found.items()}
-        left = [f"{label}: left as they are: {', '.join(one.untouched)}." for label, one in found.items() if one.untouched]
+        left = [
+            f"{label}: left as they are at {size} x {size}, being no larger: {', '.join(map(in_words, names))}."
+            for label, one in found.items()
+            for size, names in one.untouched.items()
+            if names
+        ]
         self._write("masking", {"models": numbers, **_from(shown)}, [table], [figure], f"Over {_pictures(shown)}.", *left)
 
 
@@ -308,10 +325,11 @@ class AnalyzeRank(_Analysis):
         figure = draw_spectrum(found, self.out / "rank.png")
         tables = []
         for label, layers in found.items():
-            tables.append(_table("layer", "tokens", "rank", "effective rank", "entropy", "negative, %", title=label))
-            for one in layers:
+            title = f"{label}: global weights, in the mean over heads and pictures"
+            tables.append(_table("layer", "tokens", "rank", "effective rank", "entropy", "negative, %", title=title))
+            for number, one in enumerate(layers, start=1):
                 numbers = (f"{one.rank:.1f}", f"{one.effective_rank:.1f}", f"{one.entropy:.3f}", f"{100 * one.negative:.0f}")
-                tables[-1].add_row(in_words(one.layer), str(one.tokens), *numbers)
+                tables[-1].add_row(f"{number}: {in_words(one.layer)}", str(one.tokens), *numbers)
         kept = {label: [asdict(one) for one in layers] for label, layers in found.items()}
         self._write("rank", {"models": kept, **_from(shown)}, tables, [figure], f"Over {_pictures(shown)}.")
 
@@ -339,7 +357,9 @@ class AnalyzeReport(_Analysis):
         studies = [self._study(one, shown) for one in loaded]
         many: Shown | None = None
         without: list[str] = []
-        if self.masked and shown.labels is not None:
+        if self.masked and shown.labels is None:
+            without = ["Accuracy and masking are left out: these pictures have no classes that a model knows."]
+        elif self.masked:
             many = load_pictures(loaded, self.masked, data=self.data, root=self.root, split=self.split, seed=self.seed)
             studies, without = self._with_masking(studies, loaded, many)
         found = findings(studies)
@@ -350,7 +370,8 @@ class AnalyzeReport(_Analysis):
             *(f"{one.subject.label}: {one.trained.name}, {one.trained.said}." for one in loaded),
         ]
         if many is not None:
-            notes += [f"Accuracy and masking: {_pictures(many)}.", *without]
+            notes.append(f"Accuracy and masking: {_pictures(many)}.")
+        notes += without
         page = write_report(studies, found, figures, notes, self.out / "report.html")
         table = _table("attention", "top-1, %", "confused pairs, %")
         for study in studies:
@@ -440,7 +461,9 @@ def masked(one: Loaded, shown: Shown, sizes: Sequence[int], batch: int, seed: in
     from ..analysis.masking import masking
 
     if shown.labels is None:
-        raise ValueError("masking needs pictures with classes: give trained runs with the same classes, or --data DIR")
+        raise ValueError("masking needs pictures with classes: give trained runs, or --data DIR with a model's classes")
+    if one.trained.classes != shown.classes:
+        raise ValueError(f"{one.subject.label} does not know the classes of {shown.source}")
     device = next(one.subject.model.parameters()).device
     labels = torch.tensor(shown.labels)
 
@@ -457,8 +480,15 @@ def _table(*columns: str, title: str | None = None) -> Table:
     """Models down, or the layers of one model that the title names."""
     table = Table(box=SIMPLE_HEAD, padding=(0, 1), title=title, title_justify="left")
     for column in columns if title else ("model", *columns):
-        table.add_column(column, justify="left" if column in ("model", "layer", "attention", "hidden") else "right")
+        left = column in ("model", "layer", "attention", "hidden")
+        table.add_column(column, justify="left" if left else "right", overflow="fold")
     return table
+
+
+def _tell_left_out(label: str, seen: "Captured") -> None:
+    if seen.left_out:
+        said = f"{len(seen.left_out)} layers attend within windows that cannot be laid on the picture, or pool: left out"
+        print(f"inline: {label}: {said}", file=sys.stderr)
 
 
 def _spread(layers: int) -> list[int]:

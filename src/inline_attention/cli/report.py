@@ -132,7 +132,10 @@ def print_result(outcome: "Outcome", recipe: "Recipe", written: list[Path]) -> N
     names = ", ".join(path.name for path in written)
     console.print(f"Written: {outcome.folder}: best.safetensors, metrics.csv, {names}", highlight=False, soft_wrap=True)
     console.print(
-        f"Next: inline eval {outcome.folder}, inline predict PICTURE --model {outcome.folder}", highlight=False, soft_wrap=True
+        f"Next: inline eval {outcome.folder}, inline predict PICTURE --model {outcome.folder}, "
+        f"inline analyze report {outcome.folder}",
+        highlight=False,
+        soft_wrap=True,
     )
 
 

@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from ..training.trained import Trained
 
 
+FLATTEST = 2.5
+"""Width over height, or the reverse, of the flattest picture that figures show as it is."""
+
+
 @dataclass(frozen=True)
 class Loaded:
     """A model as the user named it, and as it is looked at."""
@@ -30,6 +34,8 @@ class Shown:
     pictures: list["Image.Image"]
     labels: list[int] | None
     source: str
+    classes: tuple[str, ...] = ()
+    """What the labels mean, as the first model has it."""
 
 
 def load_subjects(names: Sequence[str], *, pretrained: bool, seed: int, device: "torch.device") -> list[Loaded]:
@@ -60,7 +66,7 @@ def _fitting(trained: "Trained", view: Callable[..., Any]) -> Callable[["Image.I
 def load_pictures(loaded: Sequence[Loaded], count: int, *, data: str | None, root: str | None, split: str, seed: int) -> Shown:
     """Some of the pictures that are held out, drawn by the seed: the data's, or the first run's; without either, samples.
 
-    They have classes if those are the classes that every model knows.
+    They have labels if their classes are those of the first run, or of the first model.
     """
     import torch
 
@@ -75,19 +81,20 @@ def load_pictures(loaded: Sequence[Loaded], count: int, *, data: str | None, roo
     first = next((one for one in loaded if Path(one.what).is_dir()), loaded[0])
     if data is None and not Path(first.what).is_dir():
         return Shown([sample(name) for name in SAMPLES][:count], None, "sample pictures")
-    alike = all(one.trained.classes == first.trained.classes for one in loaded)
+    labelled = True
     try:
         held, source = held_out(first.trained, first.what, data, root, split)
     except ValueError:
         if data is None:
             raise
-        alike, source = False, data  # pictures of other classes can be looked at all the same
+        labelled, source = False, data  # pictures of other classes can be looked at all the same
         held = open_source(DataPart(source=data, root=root, val=split)).val
     if isinstance(held, Stream):
         raise ValueError(f"{source} comes as a stream: pictures can be drawn from folders, archives and data sets only")
     order = torch.randperm(len(held), generator=torch.Generator().manual_seed(seed)).tolist()[:count]
     both = [held.load(index, 3) for index in order]
-    return Shown([picture for picture, _ in both], [label for _, label in both] if alike else None, source)
+    labels = [label for _, label in both] if labelled else None
+    return Shown([picture for picture, _ in both], labels, source, first.trained.classes)
 
 
 def open_one(picture: str | None, shown: Shown) -> tuple["Image.Image", str]:
@@ -112,12 +119,14 @@ def whole_picture(one: Loaded, picture: "Image.Image") -> "torch.Tensor":
 
 
 def to_draw(picture: "Image.Image", most: int = 480) -> "torch.Tensor":
-    """(H, W, 3) in 0..1, no larger than a figure needs."""
+    """(H, W, 3) in 0..1, no larger than a figure needs, and no flatter."""
     import numpy as np
     import torch
 
     small = picture.convert("RGB")
     small.thumbnail((most, most))
+    least = round(max(small.size) / FLATTEST)
+    small = small.resize((max(small.width, least), max(small.height, least)))
     return torch.from_numpy(np.asarray(small) / np.float32(255))
 
 

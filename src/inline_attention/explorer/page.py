@@ -34,7 +34,7 @@ LARGEST_SIDE = 1024
 SIZES = (96, 128, 192, 224, 256, 320, 384, 448, 512)
 PARTS = [
     ("together", "together"),
-    ("global, to an even share", "global"),
+    ("global", "global"),
     ("local", "local"),
     ("all layers (rollout)", "all layers"),
 ]
@@ -43,6 +43,11 @@ footer { display: none !important; }
 .maps > * { min-width: 240px; }
 #picture img { cursor: crosshair; }
 """
+
+
+def refuse(message: str) -> gr.Error:
+    """What the page tells a visitor, and not the server's terminal."""
+    return gr.Error(message, print_exception=False)
 
 
 class Asked(NamedTuple):
@@ -63,11 +68,11 @@ def telling(preprocess: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
     def told(payload: Any) -> Any:
         if payload is not None and (payload.url or "").startswith("data:"):
-            raise gr.Error("Pictures are taken as uploads only.")
+            raise refuse("Pictures are taken as uploads only.")
         try:
             return preprocess(payload)
         except Exception as error:
-            raise gr.Error(UNREADABLE) from error
+            raise refuse(UNREADABLE) from error
 
     return told
 
@@ -75,20 +80,20 @@ def telling(preprocess: Callable[[Any], Any]) -> Callable[[Any], Any]:
 def read_picture(path: str | None) -> tuple[Image.Image, str]:
     """The picture, upright, made smaller if it is large, and what was done to it."""
     if path is None:
-        raise gr.Error("There is no picture: drop one, or pick a sample.")
+        raise refuse("There is no picture: drop one, or pick a sample.")
     try:
         with Image.open(path, formats=FORMATS) as opened:
             width, height = opened.size
             if width * height > LARGEST_PICTURE:
-                raise gr.Error(
+                raise refuse(
                     f"{width:,} x {height:,} pixels are more than this page takes ({LARGEST_PICTURE // 10**6} million): make "
                     "the picture smaller, or use `inline predict --stream`."
                 )
             picture = decode(ImageOps.exif_transpose(opened), "the picture", 3)
     except FileNotFoundError as error:
-        raise gr.Error("This picture was deleted after ten minutes: drop it again.") from error
+        raise refuse("This picture was deleted after ten minutes: drop it again.") from error
     except (BadPictureError, OSError, Image.DecompressionBombError) as error:
-        raise gr.Error(UNREADABLE) from error
+        raise refuse(UNREADABLE) from error
     if max(picture.size) <= LARGEST_SIDE:
         return picture, ""
     width, height = picture.size
@@ -99,7 +104,7 @@ def read_picture(path: str | None) -> tuple[Image.Image, str]:
 def shown_size(path: str | None) -> tuple[int, int]:
     """Width and height of the picture as a browser shows it: turned as the camera says."""
     if path is None:
-        raise gr.Error("There is no picture: drop one, or pick a sample.")
+        raise refuse("There is no picture: drop one, or pick a sample.")
     with Image.open(path, formats=FORMATS) as opened:
         turned = opened.getexif().get(ORIENTATION, 1) >= 5
         return opened.size[::-1] if turned else opened.size
@@ -109,13 +114,13 @@ def looks(shelf: Shelf, asked: Asked) -> tuple[list[Look], str]:
     """What each of the models looks at, and what was done to the picture."""
     picture, note = read_picture(asked.picture)
     if not asked.models:
-        raise gr.Error("No model is chosen: pick one to four.")
+        raise refuse("No model is chosen: pick one to four.")
     options: dict[str, Any] = {"layer": int(asked.layer), "size": int(asked.size) or None, "follow": asked.part == "all layers"}
     try:
         point = (asked.down, asked.across)
         return [look(label, shelf.take(label), picture, point, **options) for label in asked.models[:MODELS]], note
     except (ValueError, RuntimeError) as error:
-        raise gr.Error(str(error).splitlines()[0]) from error
+        raise refuse(str(error).splitlines()[0]) from error
 
 
 def answer(shelf: Shelf, asked: Asked) -> list[Any]:
@@ -146,8 +151,8 @@ def build(shelf: Shelf) -> gr.Blocks:
     with gr.Blocks(title="inline explore", analytics_enabled=False, delete_cache=(60, 600)) as page:
         gr.Markdown(
             "# What do they look at?\nDrop a picture or pick a sample, choose one to four models, and click a point: each "
-            "model shows what the token there weighs. **Red counts for, blue against.** The weights are exact, for linear "
-            "attention too."
+            "model shows what the token there weighs. **Red is more than an even share, blue less, and negative beyond one "
+            "share.** The weights are exact, for linear attention too."
         )
         with gr.Row():
             with gr.Column(scale=1, min_width=280):
@@ -206,7 +211,7 @@ def _timing(shelf: Shelf) -> Callable[..., tuple[Image.Image, str]]:
     def time(path: str | None, models: list[str], largest: int) -> tuple[Image.Image, str]:
         picture, _ = read_picture(path)
         if not models:
-            raise gr.Error("No model is chosen: pick one to four.")
+            raise refuse("No model is chosen: pick one to four.")
         sides = [side for side in SIZES if side <= largest] or [SIZES[0]]
         found: dict[str, list[tuple[int, int, float]]] = {}
         try:
@@ -217,7 +222,7 @@ def _timing(shelf: Shelf) -> Callable[..., tuple[Image.Image, str]]:
                     seconds, tokens = attention_seconds(label, trained, picture, side)
                     found[label].append((side, tokens, seconds))
         except (ValueError, RuntimeError) as error:
-            raise gr.Error(str(error).splitlines()[0]) from error
+            raise refuse(str(error).splitlines()[0]) from error
         last = [f"{label} {1000 * points[-1][2]:.1f} ms for {points[-1][1]:,} tokens" for label, points in found.items()]
         return paint_times(
             found

@@ -16,26 +16,29 @@ from .looking import Look
 Part = Literal["together", "global", "local", "all layers"]
 SIDE = 448
 """Pixels of the shorter side of a map."""
+FLATTEST = 2.5
+"""Width over height, or the reverse, beyond which a picture is shown less flat than it is."""
 
 
 def weights_of(found: Look, part: Part, head: int) -> Tensor | None:
-    """(h, w) in even shares: the chosen part, of one head from 1 or the mean for 0; None if the layer has no such part.
-
-    Global weights are often near an even share: of them, what is beyond it.
-    """
+    """(h, w) in even shares: the chosen part, of one head from 1 or the mean for 0; None if the layer has no such part."""
     if part == "all layers":
         return None if found.followed is None else found.followed * found.followed.numel()
     weights = {"together": found.map.together, "global": found.map.mixed, "local": found.map.local}[part]
     if weights is None:
         return None
     chosen = weights[0].mean(0) if head == 0 else weights[0, min(head, weights.shape[1]) - 1]
-    return chosen * found.map.mixed[0, 0].numel() - int(part == "global")
+    return chosen * found.map.mixed[0, 0].numel()
 
 
 def paint(found: Look, part: Part, head: int) -> Image.Image:
-    """The picture in grey, with the weights over it, red for and blue against, and a ring around the query."""
-    scale = SIDE / min(found.picture.size)
-    size = (round(found.picture.width * scale), round(found.picture.height * scale))
+    """The picture in grey, with the weights over it, and a ring around the query.
+
+    Red is more than an even share and blue less; of the local part alone, which has no even share, more or less than nothing.
+    """
+    width, height = found.picture.size
+    scale = SIDE / max(min(width, height), max(width, height) / FLATTEST)
+    size = (max(round(width * scale), SIDE), max(round(height * scale), SIDE))
     base = (
         found.picture.convert("L").resize(size, Image.Resampling.BILINEAR).point(lambda value: 90 + 0.65 * value).convert("RGB")
     )
@@ -43,6 +46,7 @@ def paint(found: Look, part: Part, head: int) -> Image.Image:
     if weights is not None:
         from matplotlib import colormaps
 
+        weights = weights - int(part != "local")
         largest = float(weights.abs().max()) or 1.0
         coloured = colormaps[SIGNED]((weights / largest / 2 + 0.5).cpu().numpy())[..., :3]
         strength = (weights.abs() / largest).sqrt().mul(0.85 * 255).byte().cpu().numpy()
@@ -67,7 +71,7 @@ def paint_kernel(kernel: Tensor) -> Image.Image:
     picture = Image.new("RGB", (taps.width, taps.height + top), "white")
     picture.paste(taps, (0, top))
     draw = ImageDraw.Draw(picture)
-    draw.text((taps.width / 2, top / 2), "local kernel, mean", fill="black", anchor="mm", font_size=17)
+    draw.text((taps.width / 2, top / 2), "local kernel, mean over channels", fill="black", anchor="mm", font_size=13)
     for row, values in enumerate(kernel.tolist()):
         for column, value in enumerate(values):
             ink = "white" if abs(value) > 0.6 * largest else "black"
@@ -79,21 +83,26 @@ def describe(found: Look, part: Part, head: int) -> str:
     """The map in words, for those who cannot see it."""
     weights = weights_of(found, part, head)
     grid = found.map.grid
-    where = f"Layer {found.number} of {found.layers} ({found.layer.kind}, {grid[0]} x {grid[1]} tokens)."
+    heads = found.map.mixed.shape[1]
+    which = f"mean of {heads} heads" if head == 0 else f"head {min(head, heads)} of {heads}"
+    where = f"Layer {found.number} of {found.layers} ({found.layer.kind}, {grid[0]} x {grid[1]} tokens), {which}."
     if part == "all layers":
         where = f"What the token is made of, through all layers of its map ({found.layer.kind})."
     state = "" if found.trained else " Untrained: its weights are random."
     if weights is None:
         return f"{where} It has no {part} part.{state}"
-    weights = weights + int(part == "global")
     place = int(weights.abs().argmax())
     row, column = place // weights.shape[1], place % weights.shape[1]
-    strongest = f"Strongest at row {row + 1}, column {column + 1}: {float(weights.flatten()[place]):.3g} even shares."
+    most = float(weights.flatten()[place])
+    against = ", against" if most < 0 else ""
+    strongest = f"Strongest at row {row + 1}, column {column + 1}: {most:.3g} even shares{against}."
     y, x = (at * side // cells for at, side, cells in zip(found.map.query, weights.shape, grid, strict=True))
     around = float(weights[max(0, y - 1) : y + 2, max(0, x - 1) : x + 2].abs().sum() / weights.abs().sum())
     negative = float((weights < 0).double().mean())
     below = f" {100 * negative:.0f} % of the weights are negative." if negative else ""
-    return f"{where} {strongest} {100 * around:.0f} % of the weight is on the 3 x 3 tokens around it.{below}{state}"
+    near = f"{100 * around:.0f} % of the weight, whatever the sign, is on the 3 x 3 tokens around it."
+    ray = " It attends in windows: it has no ray." if found.ray is None else ""
+    return f"{where} {strongest} {near}{below}{ray}{state}"
 
 
 def paint_rays(rays: Sequence[Ray], head: int) -> Image.Image | None:
