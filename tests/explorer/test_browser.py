@@ -193,3 +193,17 @@ def test_two_people_do_not_meet(browser, address):
     assert first.tobytes() != second.tobytes()
     for context in contexts:
         context.close()
+
+
+def test_the_server_fetches_nothing_for_a_visitor(browser, address):
+    """A question that names a picture elsewhere is refused before the page sees it."""
+    context = browser.new_context()
+    asked = {
+        "data": [{"path": "http://10.0.0.1/a.png", "meta": {"_type": "gradio.FileData"}}],
+        "fn_index": 0,
+        "session_hash": "x",
+    }
+    answered = context.request.post(f"{address}gradio_api/queue/join", data=asked)
+    assert answered.status == 400
+    assert "uploads only" in answered.text()
+    context.close()

@@ -23,7 +23,7 @@ from .neighbours import near, visible
 
 Rule = Literal["own window", "random tokens"]
 RULES: tuple[Rule, ...] = ("own window", "random tokens")
-LARGEST = 2**24
+LARGEST = 2**20
 """Numbers of the keys of many queries that are held at once."""
 
 
