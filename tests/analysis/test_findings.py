@@ -102,13 +102,16 @@ def test_masking(studies, own, random, pictures, verdict):
     """A difference counts beyond two standard errors."""
     found = findings(with_scores(studies, own=own, random=random, pictures=pictures))["masking"]
     assert found.verdict == verdict
-    assert f"softmax loses {70 - own:.1f} points by its own window, loses {70 - random:.1f} points by random" in found.says
+    assert f"softmax loses {70 - own:.1f} points by its own window, loses {70 - random:.1f} points at random" in found.says
 
 
 def test_some_models_masked(studies):
     mixed = [*with_scores(studies)[:3], replace(studies[3], masking=None)]
     found = findings(mixed)
-    assert found["masking"].why == "by more than two standard errors, it costs more for 3 of 3 models and less for 0."
+    assert (
+        found["masking"].why
+        == "by more than two standard errors, it costs more in 9 of 9 cases (models and sizes) and less in 0."
+    )
     assert found["accuracy"].verdict == "cannot tell"
     without = findings([replace(study, masking=None) for study in studies])
     assert "masking" not in without

@@ -144,28 +144,23 @@ def about_locality(studies: Sequence[Study]) -> Finding:
 
 
 def about_masking(studies: Sequence[Study]) -> Finding:
-    """Whom hiding neighbours hurts."""
-    parts, more, less = [], 0, 0
+    """Whom hiding neighbours hurts, judged at every size."""
+    told: dict[int, list[str]] = {}
+    more = less = cases = 0
     for study, masked in _masked(studies):
-        own, random = (masked.found[rule][0] for rule in RULES)
-        more += _beyond(random, own, masked.pictures)
-        less += _beyond(own, random, masked.pictures)
-        parts.append(
-            f"{study.label} {_change(masked.top1 - own)} by its own window, {_change(masked.top1 - random)} by random tokens"
-        )
-    size = _masked(studies)[0][1].sizes[0]
-    says = f"With {size} x {size} tokens hidden from every query in every layer that is larger: {'; '.join(parts)}."
+        for place, size in enumerate(masked.sizes):
+            own, random = (masked.found[rule][place] for rule in RULES)
+            cases, more = cases + 1, more + _beyond(random, own, masked.pictures)
+            less += _beyond(own, random, masked.pictures)
+            losses = f"{study.label} {_change(masked.top1 - own)} by its own window, {_change(masked.top1 - random)} at random"
+            told.setdefault(size, []).append(losses)
+    shown = {size: told[size] for size in (min(told), max(told))}
+    parts = [f"{size} x {size} tokens: {'; '.join(losses)}" for size, losses in shown.items()]
+    says = f"Hidden from every query in every layer that is larger: {'. '.join(parts)}."
     paper = "Hiding a query's own neighbourhood costs more than hiding as many random tokens."
-    verdict: Verdict = (
-        "agrees"
-        if more == len(studies)
-        else "does not agree"
-        if less and not more
-        else "partly agrees"
-        if more
-        else "cannot tell"
-    )
-    why = f"by more than two standard errors, it costs more for {more} of {len(studies)} models and less for {less}."
+    verdict: Verdict = "partly agrees" if more else "does not agree" if less else "cannot tell"
+    verdict = "agrees" if more == cases else verdict
+    why = f"by more than two standard errors, it costs more in {more} of {cases} cases (models and sizes) and less in {less}."
     return Finding("Masking", says, paper, verdict, why)
 
 
