@@ -81,6 +81,9 @@ class _Analysis:
             return
         console = Console()
         for table in tables:
+            if table.title:
+                console.print(table.title, highlight=False, soft_wrap=True, markup=False)
+                table.title = None
             console.print(table)
         written = [self.out / f"{name}.json", *files]
         for line in (*lines, f"Written: {', '.join(map(str, written))}"):

@@ -23,7 +23,7 @@ def main(arguments: list[str] | None = None) -> None:
         sys.stdout = None
         sys.exit(1)
     except (ValueError, OSError, FloatingPointError) as error:
-        print(f"inline: {error}", file=sys.stderr)
+        print(f"inline: {error}\n", end="", file=sys.stderr)  # in one piece: several processes may say it at once
         sys.exit(2)
 
 
