@@ -38,8 +38,8 @@ def _run(arguments: list[str]) -> None:
         AnalyzeMasking,
         AnalyzeRank,
         AnalyzeRays,
-        AnalyzeReport,
     )
+    from .analyze_report import AnalyzeReport
     from .bench import BenchCompare, BenchLayer, BenchModels, BenchResolution, BenchStream
     from .convert import Convert
     from .eval import Eval
