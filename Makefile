@@ -30,7 +30,7 @@ format: $(VENV)/.ready  ## let ruff mend what it can
 	$(BIN)/ruff format .
 
 bench: $(VENV)/.ready  ## measure everything against its rivals; writes benchmarks/results/
-	for bench in layer models resolution stream; do $(BIN)/inline bench $$bench --out benchmarks/results || exit 1; done
+	for bench in layer models resolution stream dense; do $(BIN)/inline bench $$bench --out benchmarks/results || exit 1; done
 
 clean:  ## take away what the targets made
 	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache

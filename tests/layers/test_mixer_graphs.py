@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from ..dense import gradients
+from ..dense_form import gradients
 from .variants import VARIANTS, build, random_mask
 
 

@@ -8,7 +8,7 @@ import torch
 from inline_attention import KERNELS, MIXERS
 from inline_attention.layers import Block
 
-from ..dense import dense_forward, gradients
+from ..dense_form import dense_forward, gradients
 from ..formulas import formula
 from .variants import VARIANTS, build, random_mask
 

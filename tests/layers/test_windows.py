@@ -11,7 +11,7 @@ from inline_attention.layers import Block
 from inline_attention.layers.position_bias import PositionBias, resample_table
 from inline_attention.ops.windows import Window
 
-from ..dense import dense_forward
+from ..dense_form import dense_forward
 from ..formulas import FORMULAS
 from .variants import VARIANTS, build
 

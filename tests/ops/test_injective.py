@@ -9,7 +9,7 @@ from inline_attention import KERNELS, injective_linear_attention
 from inline_attention.ops.kernels import relu_affine
 from inline_attention.ops.reference import injective_weights, linear_weights
 
-from ..dense import gradients
+from ..dense_form import gradients
 
 
 def tokens(batch=2, heads=3, queries=7, keys=7, dim=4, values=4, dtype=torch.float64):

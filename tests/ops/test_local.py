@@ -8,7 +8,7 @@ import torch
 from inline_attention.ops.local import grouped_convolution, local_convolution, shifted_convolution
 from inline_attention.ops.reference import local_weights
 
-from ..dense import gradients
+from ..dense_form import gradients
 
 FORMS = [grouped_convolution, shifted_convolution]
 CASES = [

@@ -9,7 +9,7 @@ import torch.multiprocessing as mp
 
 from inline_attention import InjectiveState, injective_linear_attention
 
-from ..dense import gradients
+from ..dense_form import gradients
 
 
 def tokens(count=50, dtype=torch.float64):

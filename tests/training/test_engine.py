@@ -13,6 +13,7 @@ from inline_attention.training import engine as engines
 from inline_attention.training import recipe as recipes
 from inline_attention.training.build import build_model, build_optimizer
 from inline_attention.training.checkpoint import to_bytes
+from inline_attention.training.classify import Classify
 from inline_attention.training.plan import make_plan
 from inline_attention.training.source import open_source
 from inline_attention.training.states import OptimizerState, gather, gather_optimizer, restore, restore_optimizer
@@ -30,7 +31,7 @@ def data(tmp_path_factory):
 
 def run(recipe, out, **more):
     report = Quiet()
-    outcome = train(recipe, out, resume=False, report=report, stop=never, device="cpu", **more)
+    outcome = train(Classify(recipe), out, resume=False, report=report, stop=never, device="cpu", **more)
     return report, outcome
 
 
@@ -49,7 +50,7 @@ def test_thirty_steps_as_they_were(tmp_path):
     calls = []
     report = Quiet()
     train(
-        recipe,
+        Classify(recipe),
         tmp_path / "run",
         resume=False,
         report=report,
@@ -76,7 +77,7 @@ def test_a_run_learns_and_leaves_its_folder(data, tmp_path):
     }  # fmt: skip
     lines = (outcome.folder / "metrics.csv").read_text().splitlines()
     assert len(lines) == 1 + 6
-    assert lines[0].startswith("epoch,step,lr,train_loss,loss,top1,top5,ema_loss,ema_top1,ema_top5,")
+    assert lines[0].startswith("epoch,step,lr,train_loss,top1,top5,loss,ema_top1,ema_top5,ema_loss,")
     assert any((outcome.folder / "tensorboard").iterdir())
     rows = metrics(outcome.folder)
     assert [row["step"] for row in rows if row["kind"] == "evaluation"] == [4, 8, 12, 16, 20, 24]
@@ -104,7 +105,7 @@ def test_average_of_the_weights(data, tmp_path):
     recipe = small_recipe(
         data, optim={"batch": 48, "device_batch": 48}, schedule={"epochs": 1, "warmup": 0}, ema={"rate_batch": 48}
     )
-    first, _ = build_model(recipe, ("blue", "green", "red"))
+    first, _ = build_model(Classify(recipe), ("blue", "green", "red"))
     run(recipe, tmp_path / "run")
     found = tmp_path / "run" / "checkpoints" / "step-00000001"
     after, average = (load_file(found / f"{name}.safetensors") for name in ("model", "ema"))
@@ -125,7 +126,7 @@ def test_checkpointing_and_order_of_evaluation_change_nothing(data, tmp_path):
 
 def test_frozen_parts_stay_and_layers_learn_at_their_own_rate(data, tmp_path):
     recipe = small_recipe(data, optim={"freeze": ("stages.0", "stages.1"), "layer_decay": 0.5})
-    first, _ = build_model(recipe, ("blue", "green", "red"))
+    first, _ = build_model(Classify(recipe), ("blue", "green", "red"))
     plan = make_plan(recipe, 48, 1)
     optimizer = build_optimizer(first, recipe, plan)
     scales = {group["lr_scale"] for group in optimizer.param_groups}
@@ -136,14 +137,14 @@ def test_frozen_parts_stay_and_layers_learn_at_their_own_rate(data, tmp_path):
     for name, value in first.state_dict().items():
         assert torch.equal(after[name], value) == name.startswith(("stages.0", "stages.1")), name
     with pytest.raises(ValueError, match=r"optim.freeze: inline_swin_nano has no 'stage.0' \(did you mean stages.0\?\)"):
-        build_model(small_recipe(data, optim={"freeze": ("stage.0",)}), ("a", "b"))
+        build_model(Classify(small_recipe(data, optim={"freeze": ("stage.0",)})), ("a", "b"))
 
 
 def test_what_does_not_decay(data):
     recipe = small_recipe(data)
     for name in ("inline_swin_nano", "inline_deit_nano", "inline_pvt_nano", "inline_cswin_nano"):
         recipe = replace(recipe, model=replace(recipe.model, name=name, args="mixer='softmax'"))
-        model, _ = build_model(recipe, ("a", "b"))
+        model, _ = build_model(Classify(recipe), ("a", "b"))
         optimizer = build_optimizer(model, recipe, make_plan(recipe, 48, 1))
         free = {id(p) for group in optimizer.param_groups if group["weight_decay"] == 0 for p in group["params"]}
         for key, parameter in model.named_parameters():
@@ -159,11 +160,11 @@ def test_fine_tuning_from_a_run_and_at_another_size(data, tmp_path):
     report, _ = run(recipe, tmp_path / "second")
     assert "parameters matched" in report.said[0]
     best = load_file(tmp_path / "first" / "best.safetensors")
-    start, _ = build_model(recipe, ("blue", "green", "red"))
+    start, _ = build_model(Classify(recipe), ("blue", "green", "red"))
     assert torch.equal(start.state_dict()["stages.0.embed.proj.weight"], best["stages.0.embed.proj.weight"])
     other = small_recipe(data, model={"name": "inline_pvt_nano", "args": "", "weights": str(tmp_path / "first")})
     with pytest.raises(ValueError, match=r"best.safetensors does not fit inline_pvt_nano"):
-        build_model(other, ("blue", "green", "red"))
+        build_model(Classify(other), ("blue", "green", "red"))
 
 
 def test_any_model_of_timm_trains(data, tmp_path):
@@ -176,9 +177,9 @@ def test_any_model_of_timm_trains(data, tmp_path):
     _, outcome = run(recipe, tmp_path / "run")
     assert outcome.finished
     with pytest.raises(ValueError, match=r"unknown model 'inline_swin_nana' \(did you mean inline_swin_nano\?\)"):
-        build_model(small_recipe(data, model={"name": "inline_swin_nana"}), ("a", "b"))
+        build_model(Classify(small_recipe(data, model={"name": "inline_swin_nana"})), ("a", "b"))
     with pytest.raises(ValueError, match="inline_swin_nano cannot be made: inline_swin_nano has no argument 'fish'"):
-        build_model(small_recipe(data, model={"args": "fish=3"}), ("a", "b"))
+        build_model(Classify(small_recipe(data, model={"args": "fish=3"})), ("a", "b"))
 
 
 @pytest.mark.parametrize("where", ["weight", "output", "gradient"])
@@ -255,7 +256,7 @@ def test_any_optimizer_goes_on_where_it_was(data, name):
     )
 
     def made():
-        model, _ = build_model(recipe, ("a", "b", "c"))
+        model, _ = build_model(Classify(recipe), ("a", "b", "c"))
         return model, build_optimizer(model, recipe, make_plan(recipe, 48, 1))
 
     def step(model, optimizer, number):
@@ -304,7 +305,7 @@ def test_smoothing_and_clipping_do_what_they_say(data, tmp_path):
             data, augment=plain, model={"drop_path": 0.0}, schedule={"epochs": 1, "warmup": 0}, ema={"decay": 0.0},
             optim={"name": "sgd", "lr": 1.0, "clip": clip, "weight_decay": 0.0, **dict.fromkeys(sizes, 48)},
         )  # fmt: skip
-        before, _ = build_model(recipe, ("blue", "green", "red"))
+        before, _ = build_model(Classify(recipe), ("blue", "green", "red"))
         run(recipe, tmp_path / f"clip{clip}")
         after = load_file(tmp_path / f"clip{clip}" / "checkpoints" / "step-00000001" / "model.safetensors")
         moved[clip] = sum(float((after[k] - v).pow(2).sum()) for k, v in before.state_dict().items()) ** 0.5

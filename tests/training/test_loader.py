@@ -5,10 +5,11 @@ from collections import Counter
 import pytest
 import torch
 
+from inline_attention.training.classify import Classify
 from inline_attention.training.loader import Order, evaluation_batches, training_batches
 from inline_attention.training.plan import make_plan
 from inline_attention.training.source import open_source
-from inline_attention.training.view import evaluation_view, training_view
+from inline_attention.training.view import evaluation_view
 
 from .small import small_recipe, write_pictures
 
@@ -23,14 +24,14 @@ def source(tmp_path_factory):
 def batches(source, *, workers=0, start=0, rank=0, processes=1, **optim):
     recipe = small_recipe("", optim=optim)
     plan = make_plan(recipe, len(source.train), processes)
-    view = training_view(recipe.data, recipe.augment)
+    show = Classify(recipe).show(training=True)
     how = {"seed": 0, "rank": rank, "start": start, "channels": 3, "workers": workers}
-    return list(training_batches(source.train, view, plan, **how))
+    return list(training_batches(source.train, show, plan, **how))
 
 
 def same(first, second):
     return len(first) == len(second) and all(
-        torch.equal(a.pixels, b.pixels) and torch.equal(a.classes, b.classes) for a, b in zip(first, second, strict=True)
+        torch.equal(a.pixels, b.pixels) and torch.equal(a.targets, b.targets) for a, b in zip(first, second, strict=True)
     )
 
 
@@ -68,13 +69,13 @@ def test_processes_share_a_batch(source):
 @pytest.mark.parametrize("processes", [1, 2, 4])
 @pytest.mark.parametrize("batch", [2, 5])
 def test_evaluation_shows_every_picture_once_over_processes(source, processes, batch):
-    view = evaluation_view(small_recipe("").data)
+    show = Classify(small_recipe("")).show(training=False)
     shares = [
-        list(evaluation_batches(source.val, view, batch, rank=rank, processes=processes, channels=3, workers=0))
+        list(evaluation_batches(source.val, show, batch, rank=rank, processes=processes, channels=3, workers=0))
         for rank in range(processes)
     ]
     assert len({len(share) for share in shares}) == 1, "all take equally many steps"
-    labels = Counter(label for share in shares for found in share for label in found.classes[found.valid].tolist())
+    labels = Counter(label for share in shares for found in share for label in found.targets[found.valid].tolist())
     assert labels == Counter(source.val.labels())
     pixels = torch.cat([found.pixels[found.valid] for share in shares for found in share])
     assert len(pixels.flatten(1).unique(dim=0)) == len(source.val)

@@ -10,6 +10,7 @@ import torch
 from safetensors.torch import load_file
 
 from inline_attention.training.build import block_classes, build_model
+from inline_attention.training.classify import Classify
 from inline_attention.training.launch import fsdp_plugin
 from inline_attention.training.source import open_source
 
@@ -115,7 +116,7 @@ def test_a_sharded_model_gathers_into_the_same_file(folder):
 
 @pytest.mark.parametrize("name", ["inline_deit_nano", "inline_pvt_nano", "inline_swin_nano", "inline_cswin_nano"])
 def test_fsdp_wraps_block_by_block(name):
-    model, _ = build_model(small_recipe("", model={"name": name, "args": ""}), ("a", "b"))
+    model, _ = build_model(Classify(small_recipe("", model={"name": name, "args": ""})), ("a", "b"))
     assert block_classes(model) == ["Block"]
     plugin = fsdp_plugin(block_classes(model))
     assert plugin.fsdp_version == 2

@@ -7,7 +7,9 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from inline_attention.training.build import build_model, build_schedule, creation
+from inline_attention.training.build import build_model, build_schedule
+from inline_attention.training.classify import Classify
+from inline_attention.training.create import creation
 from inline_attention.training.plan import make_plan
 from inline_attention.training.recipe import (
     Recipe,
@@ -70,25 +72,30 @@ def test_published_numbers(name):
 
 @pytest.mark.parametrize("name", SHIPPED)
 def test_learning_rate_is_the_formula(name):
-    """Warm-up in a straight line, half a cosine over all epochs, then the lowest rate; all scaled by batch / 512."""
+    """Warm-up in a straight line, then half a cosine, a power or drops over all steps; all scaled by the batch."""
     recipe = load(name)
     pictures = IMAGENET if name in TABLE else 5_000
     plan = make_plan(recipe, pictures, 1)
     optim, schedule = recipe.optim, recipe.schedule
     per_epoch, factor = pictures // optim.batch, optim.batch / optim.rate_batch
-    total, warm = schedule.epochs * per_epoch, schedule.warmup * per_epoch
+    total, warm = schedule.steps or schedule.epochs * per_epoch, schedule.warmup_steps or schedule.warmup * per_epoch
+    drops = [drop * per_epoch for drop in schedule.drops]
 
     def formula(step: int) -> float:
         if step < warm:
             return factor * (optim.warmup_lr + (optim.lr - optim.warmup_lr) * step / warm)
+        if schedule.shape == "drops":
+            return factor * optim.lr / 10 ** len([drop for drop in drops if step >= drop])
         if step >= total:
             return factor * optim.min_lr
-        return factor * (optim.min_lr + (optim.lr - optim.min_lr) * (1 + math.cos(math.pi * step / total)) / 2)
+        left = (1 - step / total) ** schedule.power if schedule.shape == "poly" else (1 + math.cos(math.pi * step / total)) / 2
+        return factor * (optim.min_lr + (optim.lr - optim.min_lr) * left)
 
     optimizer = torch.optim.AdamW([torch.nn.Parameter(torch.zeros(1))], lr=plan.lr)
     used = build_schedule(optimizer, plan)
     end = plan.steps - 1
-    for step in {0, 1, warm // 2, max(0, warm - 1), warm, warm + 1, total // 2, total - 1, total, end}:
+    around = {step for drop in drops for step in (drop - 1, drop)}
+    for step in {0, 1, warm // 2, max(0, warm - 1), warm, warm + 1, total // 2, total - 1, total, end} | around:
         used.step_update(step)
         assert optimizer.param_groups[0]["lr"] == pytest.approx(formula(step), rel=1e-12)
         assert plan.rate(step) == pytest.approx(formula(step), rel=1e-12)
@@ -163,13 +170,13 @@ def test_fine_tunes_start_from_the_model_at_224(family, tmp_path, monkeypatch):
     args = "embed_dim=32, depths=[1, 1, 1, 1], inline_depths=[1, 1, 0, 0], num_heads=[2, 2, 4, 4]"
     small = replace(recipe, model=replace(recipe.model, args=args))
     with pytest.raises(ValueError, match=rf"there is no file inline_{family}_base.safetensors"):
-        build_model(small, ("a", "b"))
+        build_model(Classify(small), ("a", "b"))
     at_224 = replace(
         small, model=replace(small.model, name=f"inline_{family}_base", weights=None), data=replace(small.data, size=(224, 224))
     )
-    before, _ = build_model(at_224, ("a", "b"))
+    before, _ = build_model(Classify(at_224), ("a", "b"))
     save_file(before.state_dict(), tmp_path / recipe.model.weights)
-    after, said = build_model(small, ("a", "b"))
+    after, said = build_model(Classify(small), ("a", "b"))
     assert "matched" in said
     for name, value in before.state_dict().items():
         if "position" not in name:
@@ -178,7 +185,8 @@ def test_fine_tunes_start_from_the_model_at_224(family, tmp_path, monkeypatch):
 
 def test_names_of_recipes():
     with pytest.raises(
-        ValueError, match=r"unknown recipe 'inline_swim_tiny' \(did you mean inline_swin_tiny\?\); there are: digits, "
+        ValueError,
+        match=r"unknown recipe 'inline_swim_tiny' \(did you mean inline_swin_tiny\?\); there are: ade20k_semantic_fpn, ",
     ):
         load("inline_swim_tiny")
     with pytest.raises(ValueError, match=r"there is no recipe nowhere.toml"):

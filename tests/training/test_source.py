@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from inline_attention.models.decode import BadPictureError
 from inline_attention.training.choose import choose
+from inline_attention.training.classify import Labelled
 from inline_attention.training.loader import evaluation_batches, training_batches
-from inline_attention.training.pictures import BadPictureError, Stream
+from inline_attention.training.pictures import Stream
 from inline_attention.training.plan import make_plan
 from inline_attention.training.recipe import DataPart
 from inline_attention.training.source import open_pictures, open_source
@@ -119,13 +121,13 @@ def test_webdataset_streams(tmp_path, workers):
     source = open_source(data)
     assert isinstance(source.train, Stream)
     assert (len(source.train), len(source.val), source.classes) == (count, count, ("blue", "green", "red"))
-    view = evaluation_view(data)
-    batches = evaluation_batches(source.val, view, 5, rank=0, processes=1, channels=3, workers=workers)
-    assert sorted(label for batch in batches for label in batch.classes.tolist()) == [0] * 8 + [1] * 8 + [2] * 8
+    show = Labelled(evaluation_view(data))
+    batches = evaluation_batches(source.val, show, 5, rank=0, processes=1, channels=3, workers=workers)
+    assert sorted(label for batch in batches for label in batch.targets.tolist()) == [0] * 8 + [1] * 8 + [2] * 8
     recipe = small_recipe("", optim={"batch": 4, "device_batch": 4})
     plan = make_plan(recipe, len(source.train), 1)
     how = {"seed": 0, "rank": 0, "channels": 3, "workers": workers}
-    shown = training_view(data, replace(recipe.augment, auto=""))
+    shown = Labelled(training_view(data, replace(recipe.augment, auto="")))
     whole = list(training_batches(source.train, shown, plan, start=0, **how))
     rest = list(training_batches(source.train, shown, plan, start=8, **how))
     assert len(whole) == plan.steps

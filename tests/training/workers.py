@@ -12,13 +12,13 @@ from accelerate import Accelerator
 from torch.distributed.fsdp import fully_shard
 
 from inline_attention.training.build import block_classes, build_model, build_optimizer
+from inline_attention.training.classify import Classify
 from inline_attention.training.evaluate import evaluate
 from inline_attention.training.loader import evaluation_batches
 from inline_attention.training.plan import make_plan
 from inline_attention.training.recipe import parse
 from inline_attention.training.source import open_source
 from inline_attention.training.states import gather, gather_optimizer, restore, restore_optimizer
-from inline_attention.training.view import evaluation_view
 
 
 def score(folder: Path) -> None:
@@ -26,13 +26,15 @@ def score(folder: Path) -> None:
     accelerator = Accelerator(cpu=True)
     recipe = parse((folder / "recipe.toml").read_text(), "recipe")
     source = open_source(recipe.data)
-    model, _ = build_model(recipe, source.classes)
+    model, _ = build_model(Classify(recipe), source.classes)
     rank, processes = accelerator.process_index, accelerator.num_processes
-    view = evaluation_view(recipe.data)
-    batches = evaluation_batches(source.val, view, 2, rank=rank, processes=processes, channels=3, workers=0)
-    found = evaluate(model, batches, len(source.classes), accelerator, skip_bad=True)
+    task = Classify(recipe)
+    batches = evaluation_batches(
+        source.val, task.show(training=False), 2, rank=rank, processes=processes, channels=3, workers=0
+    )
+    found = evaluate(model, batches, task.meter(source, accelerator), accelerator, skip_bad=True)
     if accelerator.is_main_process:
-        kept = {name: getattr(found, name) for name in ("top1", "top5", "loss", "pictures", "confusion", "per_class", "bad")}
+        kept = {**found.numbers, **found.details, "pictures": found.pictures, "bad": found.bad}
         (folder / f"score{processes}.json").write_text(json.dumps(kept))
     accelerator.end_training()  # a process that ends with its group open may be aborted
 
@@ -46,7 +48,7 @@ def shard(folder: Path) -> None:  # noqa: C901
     classes = ("blue", "green", "red")
 
     def made(sharded: bool):
-        model, _ = build_model(recipe, classes)
+        model, _ = build_model(Classify(recipe), classes)
         if sharded:
             for module in model.modules():
                 if type(module).__name__ in block_classes(model):

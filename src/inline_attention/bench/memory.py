@@ -20,6 +20,14 @@ def peak_memory(call: Callable[[], object], device: torch.device) -> int | None:
     return None
 
 
+def single_peak(call: Callable[[], object], device: torch.device) -> int | None:
+    """Bytes, of one call and no more, for calls that take minutes; None where the system cannot tell."""
+    if device.type == "cpu" and Path("/proc/self/clear_refs").exists():
+        return _resident_peak(call)
+    call()
+    return None
+
+
 def process_peak(call: Callable[[], object]) -> int | None:
     """Bytes that the whole process holds at its height while the call runs, once; None without Linux's /proc."""
     if not Path("/proc/self/clear_refs").exists():

@@ -8,7 +8,7 @@ from math import nan
 from typing import Any
 
 Record = dict[str, Any]
-KINDS = ("forward", "step", "stream")
+KINDS = ("forward", "step", "stream", "once")
 
 
 def seconds(record: Record, kind: str, name: str) -> float:

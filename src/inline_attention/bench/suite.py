@@ -8,7 +8,8 @@ from typing import Any, Protocol
 import torch
 from matplotlib.figure import Figure
 
-from . import layer_report, models_report, resolution_report, streaming_report
+from . import dense_report, layer_report, models_report, resolution_report, streaming_report
+from .dense import DENSE_CASES, QUICK_DENSE_CASES, DenseCase, measure_dense
 from .layer import LAYER_CASES, QUICK_LAYER_CASES, LayerCase, measure_layer
 from .models import MODEL_CASES, QUICK_MODEL_CASES, ModelCase, measure_model
 from .record import Record
@@ -78,5 +79,6 @@ BENCHES = {
             resolution_report,
         ),
         Bench("stream", StreamCase, STREAM_CASES, QUICK_STREAM_CASES, measure_stream, "product", streaming_report),
+        Bench("dense", DenseCase, DENSE_CASES, QUICK_DENSE_CASES, measure_dense, "product", dense_report),
     )
 }  # fmt: skip

@@ -86,6 +86,18 @@ class BenchStream(BenchOptions):
 
 
 @dataclass(frozen=True)
+class BenchDense(BenchOptions):
+    """Segment one picture as a whole, up to 2,048 x 2,048: time and memory of InLine and of softmax."""
+
+    seconds: float = 15.0
+    """How long to time the contenders of one case."""
+
+    def run(self) -> None:
+        """Measure, write, print."""
+        _run(self, "dense")
+
+
+@dataclass(frozen=True)
 class BenchCompare:
     """Tell what got slower between two results of one bench.
 

@@ -6,19 +6,21 @@ from dataclasses import asdict
 
 from rich.console import Console
 
-from ..training.recipe import Recipe, flat, to_toml
+from ..training.recipe import flat, to_toml
+from ..training.task import Task
 from .arguments import usable_device
 
 
-def tell(recipe: Recipe, device: str, *, as_json: bool) -> None:
-    """Print the recipe with all its fields, then what follows from it and from a few steps on noise."""
+def tell(task: Task, device: str, *, as_json: bool) -> None:
+    """Print the recipe with all its fields, then what follows from it and from a few steps on its first pictures."""
     import torch
 
     from ..training.estimate import estimate
 
     there = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
     processes = int(os.environ.get("WORLD_SIZE", "1"))
-    found = estimate(recipe, processes, usable_device(str(there or "cpu") if device == "auto" else device))
+    recipe = task.recipe
+    found = estimate(task, processes, usable_device(str(there or "cpu") if device == "auto" else device))
     if as_json:
         print(json.dumps({"recipe": flat(recipe), "estimate": asdict(found)}, indent=1))
         return
@@ -34,6 +36,6 @@ def tell(recipe: Recipe, device: str, *, as_json: bool) -> None:
         f"{found.steps:,} steps, {rate}",
         f"about {states + activations:,.0f} MB: {states:,.0f} of weights, gradients and moments, {activations:,.0f} of "
         "activations; torch itself comes on top",
-        f"about {time} on {found.device}, timed on noise; reading pictures and evaluation come on top",
+        f"about {time} on {found.device}, timed on a few pictures; reading pictures and evaluation come on top",
     ):
         print(line)

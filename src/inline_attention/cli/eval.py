@@ -1,7 +1,7 @@
 """`inline eval`: how good a trained model is."""
 
 import json
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -12,6 +12,7 @@ from rich.table import Table
 
 from .arguments import prepare_folder
 from .held_out import held_out
+from .report import number
 
 if TYPE_CHECKING:
     from ..training.evaluate import Score
@@ -23,10 +24,12 @@ SHOWN = 10
 
 @dataclass(frozen=True)
 class Eval:
-    """Accuracy of a trained model: top-1, top-5, loss, by class, and its confusions."""
+    """How good a trained model is: accuracy, COCO's average precision, or mean intersection over union, and by class."""
 
     model: Annotated[str, tyro.conf.Positional]
     """A run's folder, a file of weights (ours or the authors'), or a model's name with --weights."""
+    task: Literal["classify", "detect", "segment"] | None = None
+    """What the model was trained for; unset: as its file says."""
     weights: Path | None = None
     """File of weights for a model that is named."""
     data: str | None = None
@@ -41,10 +44,12 @@ class Eval:
     """Height and width to show pictures at; unset: as trained."""
     crop: float | None = None
     """Share of the resized side that the centre crop keeps; unset: as trained."""
+    inference: Literal["whole", "slide"] | None = None
+    """Segmentation: whole pictures, or windows of the training crop; unset: as trained."""
     ema: bool = False
     """Take the moving average out of a file that holds both."""
     batch: int = 64
-    """Pictures at once."""
+    """Pictures at once; detectors and segmenters take pictures of different sizes one by one."""
     workers: int | None = None
     """Processes that read pictures."""
     skip_bad: bool = False
@@ -58,17 +63,28 @@ class Eval:
 
     def run(self) -> None:
         """Load, look at every picture once, tell."""
+        from ..tasks.dense_model import task_named
         from ..training import recipe as recipes
+        from ..training.classify import Classify
         from ..training.evaluate import evaluate
         from ..training.launch import make_accelerator
         from ..training.loader import evaluation_batches, worker_count
         from ..training.plots import draw_confusion
+        from ..training.source import Source
         from ..training.trained import load_trained
-        from ..training.view import evaluation_view
+        from .eval_dense import evaluate_dense
         from .progress import counter
 
         if self.batch < 1:
             raise ValueError(f"--batch must be positive, got {self.batch}")
+        task = task_named(self.model, self.weights)
+        if self.task not in (None, task):
+            raise ValueError(f"{self.weights or self.model} was trained to {task}, not to {self.task}")
+        if task != "classify":
+            evaluate_dense(self)
+            return
+        if self.inference is not None:
+            raise ValueError(f"--inference {self.inference} is for models that segment: leave it out")
         trained = load_trained(self.model, self.weights, ema=self.ema)
         pictures, source = held_out(trained, self.model, self.data, self.root, self.split)
         asked: dict[str, Any] = {"view": self.view, "size": self.size, "crop": self.crop}
@@ -77,12 +93,13 @@ class Eval:
         out = self.out or (Path(self.model) / name if Path(self.model).is_dir() else Path(name))
         recipe = recipes.Recipe(data=shown)
         recipes.check(recipe)
+        classify = Classify(recipe)
         accelerator = make_accelerator(recipe.run, self.device, [], out)
         if accelerator.is_main_process:
             prepare_folder(out)
         batches = evaluation_batches(
             pictures,
-            evaluation_view(shown),
+            classify.show(training=False),
             self.batch,
             rank=accelerator.process_index,
             processes=accelerator.num_processes,
@@ -91,18 +108,21 @@ class Eval:
         )
         with counter("evaluating", len(pictures), Console(stderr=True, quiet=not accelerator.is_main_process)) as progress:
             model = trained.model.to(accelerator.device)
-            score = evaluate(model, batches, len(trained.classes), accelerator, skip_bad=self.skip_bad, progress=progress)
+            meter = classify.meter(Source(pictures, pictures, trained.classes), accelerator)
+            score = evaluate(model, batches, meter, accelerator, skip_bad=self.skip_bad, progress=progress)
         accelerator.end_training()
         if not accelerator.is_main_process:
             return
         facts = {
             "model": trained.name, "weights": str(self.weights or self.model), "loaded": trained.said, "data": source,
-            "view": shown.view, "size": shown.size, "crop": shown.crop, **asdict(score), "classes": trained.classes,
+            "view": shown.view, "size": shown.size, "crop": shown.crop, **score.numbers, **score.details,
+            "pictures": score.pictures, "pictures_per_second": score.pictures_per_second, "bad": score.bad,
+            "classes": trained.classes,
         }  # fmt: skip
         text = "{\n" + ",\n".join(f" {json.dumps(key)}: {json.dumps(value)}" for key, value in facts.items()) + "\n}"
         (out / "eval.json").write_text(text + "\n")
-        if score.confusion:
-            draw_confusion(score.confusion, trained.classes, out / "confusion.png")
+        if score.details["confusion"]:
+            draw_confusion(score.details["confusion"], trained.classes, out / "confusion.png")
         if self.json:
             print(text)
         else:
@@ -115,10 +135,13 @@ class Eval:
         for column in ("pictures", "top-1 %", "top-5 %", "loss", "pictures/s"):
             table.add_column(column, justify="right")
         speed = f"{score.pictures_per_second:,.0f}"
-        top5 = f"{score.top5:.2f}" if len(trained.classes) > 5 else "-"
-        table.add_row(f"{score.pictures:,}", f"{score.top1:.2f}", top5, f"{score.loss:.3f}", speed)
+        found = score.numbers
+        top5 = number(found["top5"]) if len(trained.classes) > 5 else "-"
+        table.add_row(f"{score.pictures:,}", number(found["top1"]), top5, number(found["loss"], 3), speed)
         console.print(table)
-        known = [(share, name) for share, name in zip(score.per_class, trained.classes, strict=True) if share is not None]
+        known = [
+            (share, name) for share, name in zip(score.details["per_class"], trained.classes, strict=True) if share is not None
+        ]
         hardest = ", ".join(f"{name} {share:.1f} %" for share, name in sorted(known)[:SHOWN] if share < 100)
         console.print(f"Hardest classes: {hardest or 'none, all are right'}", highlight=False, soft_wrap=True, markup=False)
         if self.data is None:

@@ -24,6 +24,8 @@ class List:
 
     pattern: Annotated[str, tyro.conf.Positional] = "inline_*"
     """Only names like this, such as 'inline_swin_*'."""
+    dense: bool = False
+    """Detectors and segmenters instead: parameters and FLOPs, InLine beside its softmax twin."""
     plot: bool = False
     """Draw reported accuracy against FLOPs."""
     out: Path = Path("list")
@@ -33,6 +35,13 @@ class List:
 
     def run(self) -> None:
         """Count, print, draw."""
+        if self.dense:
+            from .list_dense import list_dense
+
+            if self.plot:
+                raise ValueError("--plot draws classifiers: leave out --dense or --plot")
+            list_dense(self.pattern, as_json=self.json)
+            return
         import torch
         from timm.models import create_model, list_models
 

@@ -13,6 +13,7 @@ def main(arguments: list[str] | None = None) -> None:
         _run(sys.argv[1:] if arguments is None else arguments)
     except ModuleNotFoundError as missing:
         extras = dict.fromkeys(("accelerate", "sklearn", "torchmetrics", "tensorboard"), "train") | {"gradio": "explore"}
+        extras |= dict.fromkeys(("pycocotools", "segmentation_models_pytorch"), "dense")
         extra = extras.get(missing.name or "", "cli")
         print(f"inline: the command needs {missing.name}: pip install 'inline-attention[{extra}]'", file=sys.stderr)
         sys.exit(2)
@@ -40,7 +41,7 @@ def _run(arguments: list[str]) -> None:
         AnalyzeRays,
     )
     from .analyze_report import AnalyzeReport
-    from .bench import BenchCompare, BenchLayer, BenchModels, BenchResolution, BenchStream
+    from .bench import BenchCompare, BenchDense, BenchLayer, BenchModels, BenchResolution, BenchStream
     from .convert import Convert
     from .eval import Eval
     from .explore import Explore
@@ -63,6 +64,7 @@ def _run(arguments: list[str]) -> None:
             | Annotated[BenchModels, subcommand("models")]
             | Annotated[BenchResolution, subcommand("resolution")]
             | Annotated[BenchStream, subcommand("stream")]
+            | Annotated[BenchDense, subcommand("dense")]
             | Annotated[BenchCompare, subcommand("compare")],
             subcommand("bench", description="How fast, compared with what one would use instead."),
         ]

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Annotated
+from typing import IO, TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
@@ -18,14 +18,22 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Predict:
-    """What is in pictures: the five likeliest classes of each."""
+    """What is in pictures: the five likeliest classes of each; or, drawn over them, objects or classes of pixels."""
 
     pictures: Annotated[tuple[str, ...], tyro.conf.Positional]
     """Files, folders, or '-' for the standard input: a picture, or a list of paths, one a line."""
     model: str | None = None
     """A run's folder, a file of weights, or a model's name with --weights; unset: the newest run under runs/."""
+    task: Literal["classify", "detect", "segment"] | None = None
+    """What the model was trained for; unset: as its file says."""
     weights: Path | None = None
     """File of weights for a model that is named."""
+    out: Path = Path("predictions")
+    """Folder for the pictures that detectors and segmenters draw."""
+    threshold: float = 0.5
+    """Detection: the least score of an object that is told."""
+    inference: Literal["whole", "slide"] | None = None
+    """Segmentation: whole pictures, or windows of the training crop; unset: as trained."""
     top: int = 5
     """How many classes to name."""
     ema: bool = False
@@ -45,8 +53,10 @@ class Predict:
 
     def run(self) -> None:
         """Look at the pictures, a batch at a time, and print as they come."""
+        from ..tasks.dense_model import task_named
         from ..training.trained import load_trained
         from .arguments import usable_device
+        from .predict_dense import predict_dense
         from .train import newest_run
 
         if not self.pictures:
@@ -59,6 +69,12 @@ class Predict:
         model = self.model or str(newest_run())
         if self.model is None:
             print(f"inline: by the newest run, {model}", file=sys.stderr)
+        task = task_named(model, self.weights)
+        if self.task not in (None, task):
+            raise ValueError(f"{self.weights or model} was trained to {task}, not to {self.task}")
+        if task != "classify":
+            predict_dense(self, str(self.weights or model), device)
+            return
         trained = load_trained(model, self.weights, ema=self.ema)
         trained.model.to(device)
         if self.stream:
@@ -70,7 +86,7 @@ class Predict:
         """Pictures as the model was trained on them, a batch at a time."""
         import torch
 
-        from ..training.pictures import BadPictureError, decode
+        from ..models.decode import BadPictureError, decode
         from ..training.trained import top_classes
         from ..training.view import evaluation_view
 
@@ -78,7 +94,7 @@ class Predict:
         names: list[str] = []
         shown: list[torch.Tensor] = []
         bad = 0
-        for name, opened in _opened(self.pictures):
+        for name, opened in opened_pictures(self.pictures):
             try:
                 shown.append(view(decode(opened, name, trained.data.channels)))
                 names.append(name)
@@ -132,7 +148,7 @@ class Predict:
                 print(f"  {share:7.2%}  {label}")
 
 
-def _opened(pictures: tuple[str, ...]) -> Iterator[tuple[str, IO[bytes]]]:
+def opened_pictures(pictures: tuple[str, ...]) -> Iterator[tuple[str, IO[bytes]]]:
     """Every picture that the words stand for, opened."""
     for word in pictures:
         if word == "-":
@@ -143,7 +159,7 @@ def _opened(pictures: tuple[str, ...]) -> Iterator[tuple[str, IO[bytes]]]:
             if listed is None:
                 yield "standard input", io.BytesIO(data)
             else:
-                yield from _opened(tuple(listed))
+                yield from opened_pictures(tuple(listed))
         elif Path(word).is_dir():
             from timm.data import is_img_extension
 

@@ -1,5 +1,6 @@
 """What a run says while it goes: bars on a terminal, plain lines in a log; and its result as a table."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from time import perf_counter
 from types import TracebackType
@@ -12,7 +13,7 @@ from rich.table import Table
 
 if TYPE_CHECKING:
     from ..training.plan import Plan
-    from ..training.recipe import Recipe
+    from ..training.task import Task
     from ..training.train import Outcome
 
 QUIET = 10.0
@@ -22,7 +23,8 @@ QUIET = 10.0
 class TrainingReport:
     """Tells on the error output how a run goes."""
 
-    def __init__(self, *, silent: bool = False) -> None:
+    def __init__(self, columns: Mapping[str, str], *, silent: bool = False) -> None:
+        self.columns = columns
         self.console = Console(stderr=True, quiet=silent)
         self.bar: Progress | None = None
         self.plan: Plan | None = None
@@ -87,11 +89,23 @@ class TrainingReport:
 
     def evaluated(self, row: dict[str, Any]) -> None:
         """Metrics on an evaluation."""
-        average = f"  average {row['ema_top1']:.2f} %" if "ema_top1" in row else ""
+        judged, label = next(iter(self.columns.items()))
+        loss = f"  loss {row['loss']:.3f}" if "loss" in row else ""
+        average = f"  average {_told(row[f'ema_{judged}'], label)}" if f"ema_{judged}" in row else ""
         self.say(
-            f"epoch {row['epoch']:>3}  train loss {row['train_loss']:.3f}  loss {row['loss']:.3f}  "
-            f"top-1 {row['top1']:.2f} %{average}  {_time(row['seconds'])}"
+            f"epoch {row['epoch']:>3}  train loss {row['train_loss']:.3f}{loss}  "
+            f"{label.removesuffix(' %')} {_told(row[judged], label)}{average}  {_time(row['seconds'])}"
         )
+
+
+def _told(value: float | None, label: str) -> str:
+    """A number with its unit, which its label has."""
+    return f"{number(value)} %" if label.endswith(" %") else number(value)
+
+
+def number(value: float | None, digits: int = 2) -> str:
+    """With two digits, or a dash for what cannot be told."""
+    return "-" if value is None else f"{value:.{digits}f}"
 
 
 def _time(seconds: float) -> str:
@@ -100,20 +114,20 @@ def _time(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
-def print_result(outcome: "Outcome", recipe: "Recipe", written: list[Path]) -> None:
-    """The table at the end, the slowest classes to learn, and the next thing to do."""
+def print_result(outcome: "Outcome", task: "Task", written: list[Path]) -> None:
+    """The table at the end, and the next thing to do."""
     console = Console()
     last = [row for row in outcome.rows if row["kind"] == "evaluation"][-1]
     training = [row for row in outcome.rows if row["kind"] == "training"]
     table = Table(box=SIMPLE_HEAD, padding=(0, 1))
-    for column in ("held-out pictures", "epoch", "top-1 %", "top-5 %", "loss"):
+    for column in ("held-out pictures", "epoch", *task.columns.values()):
         table.add_column(column, justify="left" if column.startswith("held") else "right")
     few = len(outcome.classes) <= 5
-    table.add_row("last weights", str(last["epoch"]), *_three(last, "", few=few))
-    if "ema_top1" in last:
-        table.add_row("their average", str(last["epoch"]), *_three(last, "ema_", few=few))
+    table.add_row("last weights", str(last["epoch"]), *_numbers(task, last, "", few=few))
+    if f"ema_{task.judged}" in last:
+        table.add_row("their average", str(last["epoch"]), *_numbers(task, last, "ema_", few=few))
     which = "best average" if outcome.best["weights"] == "average" else "best weights"
-    table.add_row(which, str(outcome.best["epoch"]), *_three(outcome.best, "", few=few))
+    table.add_row(which, str(outcome.best["epoch"]), *_numbers(task, outcome.best, "", few=few))
     console.print(table)
     busy = sum(row["waiting"] for row in training) / len(training)
     speed = sorted(row["pictures_per_second"] for row in training)[len(training) // 2]
@@ -131,14 +145,16 @@ def print_result(outcome: "Outcome", recipe: "Recipe", written: list[Path]) -> N
             console.print(f"  {text}", highlight=False, soft_wrap=True, markup=False)
     names = ", ".join(path.name for path in written)
     console.print(f"Written: {outcome.folder}: best.safetensors, metrics.csv, {names}", highlight=False, soft_wrap=True)
+    analyze = f", inline analyze report {outcome.folder}" if task.recipe.task.name == "classify" else ""
     console.print(
-        f"Next: inline eval {outcome.folder}, inline predict PICTURE --model {outcome.folder}, "
-        f"inline analyze report {outcome.folder}",
+        f"Next: inline eval {outcome.folder}, inline predict PICTURE --model {outcome.folder}{analyze}",
         highlight=False,
         soft_wrap=True,
     )
 
 
-def _three(row: dict[str, Any], prefix: str, *, few: bool) -> tuple[str, str, str]:
-    """Top-1, top-5 and loss; of five classes or fewer, the top five say nothing."""
-    return f"{row[f'{prefix}top1']:.2f}", "-" if few else f"{row[f'{prefix}top5']:.2f}", f"{row[f'{prefix}loss']:.3f}"
+def _numbers(task: "Task", row: dict[str, Any], prefix: str, *, few: bool) -> list[str]:
+    """Of the task's columns; of five classes or fewer, the top five say nothing."""
+    return [
+        "-" if name == "top5" and few else number(row[f"{prefix}{name}"], 3 if name == "loss" else 2) for name in task.columns
+    ]

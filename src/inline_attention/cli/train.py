@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
@@ -17,8 +17,15 @@ from ..training.recipe import Recipe, load
 from .arguments import prepare_folder
 
 if TYPE_CHECKING:
+    from ..training.task import Task
     from ..training.train import Outcome
 
+DENSE = {"detect": "detect_small", "segment": "segment_small"}
+"""Recipes of tasks whose pictures do not tell which one suits them."""
+PEEKED = (
+    "task", "task.name", "recipe", "data", "out", "data.source", "data.root", "data.train", "data.val", "schedule.epochs",
+)  # fmt: skip
+"""Options that other options' defaults hang on."""
 RUNS = Path("runs")
 """Where runs are kept if nothing else is said."""
 
@@ -27,6 +34,8 @@ RUNS = Path("runs")
 class Train:
     """Train a model on pictures; without arguments, a small one on scikit-learn's digits, in a minute."""
 
+    task: Literal["classify", "detect", "segment"] | None = None
+    """What to learn: classes of pictures, objects with boxes and masks, classes of pixels; unset: as the recipe has it."""
     recipe: str | None = None
     """A recipe of the package, by name, or a TOML file; unset: one that suits the data. The options below are its fields."""
     data: str | None = None
@@ -49,31 +58,35 @@ class Train:
 
     def run(self) -> None:
         """Train, or tell what training would be."""
+        from ..tasks import make_task
         from ..training import recipe as recipes
 
         recipe = self.settings
+        if self.task not in (None, recipe.task.name):
+            raise ValueError(f"--task {self.task}: the recipe is one to {recipe.task.name} by; leave out one of the two")
         if self.seed is not None:
             recipe = replace(recipe, run=replace(recipe.run, seed=self.seed))
         if self.skip_bad:
             recipe = replace(recipe, data=replace(recipe.data, skip_bad=True))
         recipes.check(recipe)
+        task = make_task(recipe)
         if self.dry_run:
             from .dry_run import tell
 
-            tell(recipe, self.device, as_json=self.json)
+            tell(task, self.device, as_json=self.json)
             return
         out = self._folder(f"{Path(recipe.data.source).name or 'data'}-{recipe.model.name}")
         from ..training.train import train
         from .report import TrainingReport
 
         main = int(os.environ.get("RANK", "0")) == 0
-        report = TrainingReport(silent=not main)
+        report = TrainingReport(task.columns, silent=not main)
         by = "" if self.resume else f" by the recipe {self.recipe or 'digits'}"
         report.say(f"{recipe.model.name} on {recipe.data.source}{by}, into {out}")
         with _interruptible() as wanted, report, _tidy(out):
-            outcome = train(recipe, out, resume=self.resume, report=report, stop=lambda: bool(wanted), device=self.device)
+            outcome = train(task, out, resume=self.resume, report=report, stop=lambda: bool(wanted), device=self.device)
         if main:
-            self._finish(outcome, recipe)
+            self._finish(outcome, task)
 
     def _folder(self, name: str) -> Path:
         """The folder of the run: asked for, the newest, or a new one."""
@@ -92,27 +105,34 @@ class Train:
         prepare_folder(out)
         return out
 
-    def _finish(self, outcome: "Outcome", recipe: Recipe) -> None:
+    def _finish(self, outcome: "Outcome", task: "Task") -> None:
         """Draw, and say what was reached and how to go on."""
         from ..training.plots import draw_confusion, draw_curve
         from .attention import draw_attention
         from .report import print_result
 
-        out = outcome.folder
-        written = [draw_curve(outcome.rows, recipe, out / "curve.png")]
+        out, recipe = outcome.folder, task.recipe
+        written = [draw_curve(outcome.rows, task, out / "curve.png")]
         if not outcome.finished:
             print(f"Stopped and saved. Go on: inline train --out {shlex.quote(str(out))} --resume", file=sys.stderr)
             sys.exit(130)
         if outcome.best.get("confusion"):
-            written.append(draw_confusion(outcome.best["confusion"], outcome.classes, out / "confusion.png"))
-        if drawn := draw_attention(out, recipe):
+            what = "pictures" if recipe.task.name == "classify" else "pixels"
+            written.append(draw_confusion(outcome.best["confusion"], outcome.classes, out / "confusion.png", what))
+        if recipe.task.name == "classify":
+            drawn = draw_attention(out, recipe)
+        else:
+            from .dense_pictures import draw_held_out
+
+            drawn = draw_held_out(out)
+        if drawn:
             written.append(drawn)
         if self.json:
             last = [row for row in outcome.rows if row["kind"] == "evaluation"][-1]
-            best = {key: outcome.best[key] for key in ("top1", "top5", "loss", "epoch", "step", "weights")}
+            best = {key: value for key, value in outcome.best.items() if key not in ("confusion", "per_class", "pictures")}
             print(json.dumps({"run": str(out), "last": last, "best": best, "bad": outcome.bad}, indent=1))
             return
-        print_result(outcome, recipe, written)
+        print_result(outcome, task, written)
 
 
 def begin(arguments: list[str]) -> Train:
@@ -120,7 +140,18 @@ def begin(arguments: list[str]) -> Train:
     if arguments[:1] != ["train"]:
         return Train()
     recipe = None
-    words = ("recipe", "data", "out", "data.source", "data.root", "data.train", "data.val", "schedule.epochs")
+    words = (
+        "task",
+        "task.name",
+        "recipe",
+        "data",
+        "out",
+        "data.source",
+        "data.root",
+        "data.train",
+        "data.val",
+        "schedule.epochs",
+    )
     asked = {name: _peek(arguments, f"--{name}") for name in words}
     if "--resume" in arguments:
         from ..training.run_folder import RunFolder
@@ -143,7 +174,11 @@ def begin(arguments: list[str]) -> Train:
 
 def _suiting(asked: dict[str, str | None]) -> tuple[str, Recipe]:
     """A recipe for the data, and its name; the digits' if nothing is said."""
-    source = asked["data"] or asked["data.source"]
+    source, task = asked["data"] or asked["data.source"], asked["task"] or asked["task.name"] or "classify"
+    if task in DENSE:
+        if source is None:
+            raise ValueError(f"--task {task} needs pictures: --data DIR")
+        return DENSE[task], load(DENSE[task])
     if source is None:
         return "digits", load("digits")
     from ..training.choose import suiting

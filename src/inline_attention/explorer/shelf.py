@@ -9,7 +9,7 @@ import torch
 from timm.models import is_model, list_models
 from torch import nn
 
-from ..training.build import make_model
+from ..training.create import make_model
 from ..training.recipe import nearest
 from ..training.trained import Trained, load_trained, make_named
 

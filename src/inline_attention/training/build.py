@@ -5,9 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from timm.models import create_model, get_pretrained_cfg, is_model, list_models
 from timm.optim import create_optimizer_v2, get_optimizer_info, list_optimizers
-from timm.scheduler import CosineLRScheduler
+from timm.scheduler import CosineLRScheduler, MultiStepLRScheduler, PolyLRScheduler
 from timm.utils import ModelEmaV3, freeze
 from torch import nn
 
@@ -15,43 +14,23 @@ from ..models.backbone import Backbone
 from ..models.checkpoints import load_official, read_checkpoint, select_weights
 from .plan import Plan
 from .randomness import Purpose, reseed
-from .recipe import ModelPart, Recipe, model_arguments, nearest
-from .wording import first_line
+from .recipe import ModelPart, Recipe, nearest
+from .task import Task
+
+Schedule = CosineLRScheduler | MultiStepLRScheduler | PolyLRScheduler
 
 
-def creation(recipe: Recipe, classes: int) -> tuple[str, dict[str, Any]]:
-    """Name and arguments with which `timm.create_model` makes the recipe's model."""
-    part, data = recipe.model, recipe.data
-    if not is_model(part.name):
-        close = nearest(part.name, list_models())
-        raise ValueError(f"unknown model {part.name!r}{close}; `inline list` shows this package's, timm.list_models() all")
-    arguments: dict[str, Any] = {**model_arguments(part), "num_classes": classes, "in_chans": data.channels}
-    if part.drop_path:
-        arguments["drop_path_rate"] = part.drop_path
-    configuration = get_pretrained_cfg(part.name, allow_unregistered=True)
-    if part.name.startswith("inline_") or (configuration and configuration.fixed_input_size):
-        arguments["img_size"] = data.size
-    return part.name, arguments
-
-
-def make_model(name: str, arguments: dict[str, Any]) -> nn.Module:
-    """The model, or one line about what is wrong with the arguments."""
-    try:
-        model: nn.Module = create_model(name, **arguments)
-    except (TypeError, RuntimeError, AssertionError) as error:
-        raise ValueError(f"{name} cannot be made: {first_line(error)}") from error
-    return model
-
-
-def build_model(recipe: Recipe, classes: Sequence[str], *, resume: bool = False) -> tuple[nn.Module, str | None]:
+def build_model(task: Task, classes: Sequence[str], *, resume: bool = False) -> tuple[nn.Module, str | None]:
     """The model to be trained, and what the loader says of the weights it starts from, unless a run goes on."""
+    recipe = task.recipe
     reseed(recipe.run.seed, Purpose.WEIGHTS)
     part = recipe.model
-    model: Any = make_model(*creation(recipe, len(classes)))
-    said = None if part.weights is None or resume else load_weights(model, part)
+    model = task.make(*task.creation(len(classes)), len(classes))
+    backbone: Any = task.backbone(model)
+    said = None if part.weights is None or resume else load_weights(backbone, part)
     if part.checkpointing:
         try:
-            model.set_grad_checkpointing(True)
+            backbone.set_grad_checkpointing(True)
         except (AssertionError, AttributeError) as error:
             raise ValueError(f"model.checkpointing: {part.name} cannot recompute its activations") from error
     for name in recipe.optim.freeze:
@@ -101,16 +80,16 @@ def build_optimizer(model: nn.Module, recipe: Recipe, plan: Plan) -> torch.optim
     return made
 
 
-def build_schedule(optimizer: torch.optim.Optimizer, plan: Plan) -> CosineLRScheduler:
+def build_schedule(optimizer: torch.optim.Optimizer, plan: Plan) -> Schedule:
     """The rate of every step; `Plan.rate` is its formula."""
-    return CosineLRScheduler(
-        optimizer,
-        t_initial=plan.cosine_steps,
-        lr_min=plan.min_lr,
-        warmup_t=plan.warmup_steps,
-        warmup_lr_init=plan.warmup_lr,
-        t_in_epochs=False,
-    )
+    usual: dict[str, Any] = {"warmup_t": plan.warmup_steps, "warmup_lr_init": plan.warmup_lr, "t_in_epochs": False}
+    usual["warmup_prefix"] = False  # the warm-up is part of the steps, not before them
+    if plan.shape == "drops":  # timm's looks one step ahead
+        return MultiStepLRScheduler(optimizer, decay_t=[drop + 1 for drop in plan.drops], decay_rate=0.1, **usual)
+    falling: dict[str, Any] = {"t_initial": plan.falling_steps, "lr_min": plan.min_lr, **usual}
+    if plan.shape == "poly":
+        return PolyLRScheduler(optimizer, power=plan.power, **falling)
+    return CosineLRScheduler(optimizer, **falling)
 
 
 def build_average(model: nn.Module, plan: Plan) -> ModelEmaV3 | None:

@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from .pictures import BadPictureError, Pictures, Stream
+from ..models.decode import BadPictureError
+from .pictures import Pictures, Stream
 from .recipe import DataPart, Recipe, load
 from .source import open_source
 

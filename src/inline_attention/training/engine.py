@@ -2,28 +2,27 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import partial
 from math import isfinite
 from time import perf_counter
 from typing import Any, Protocol
 
 import torch
-import torch.nn.functional as F
 from accelerate import Accelerator
 from accelerate.utils import gather_object
-from timm.data import Mixup
-from timm.scheduler import CosineLRScheduler
 from timm.utils import ModelEmaV3
 from torch import Tensor, nn
 
+from .build import Schedule
 from .evaluate import Score
 from .health import first_bad_layer
 from .keeper import Keeper
 from .loader import Batch
 from .plan import Plan
 from .randomness import Purpose, reseed
-from .recipe import AugmentPart, Recipe
+from .recipe import Recipe
+from .task import Task
 
 SKIPPED_IN_A_ROW = 25
 """Steps that fp16 may skip, halving its scale, before the run counts as diverged."""
@@ -111,12 +110,13 @@ class Engine:
     """The parts of a run, ready to go."""
 
     recipe: Recipe
+    task: Task
     plan: Plan
     classes: int
     accelerator: Accelerator
     model: nn.Module
     optimizer: Any
-    schedule: CosineLRScheduler
+    schedule: Schedule
     average: ModelEmaV3 | None
     progress: Progress
     report: Report
@@ -132,7 +132,7 @@ class Engine:
         self.model.train()
         clock = Clock(progress.seconds)
         skipped = 0
-        if progress.step % plan.steps_per_epoch == 0 and progress.evaluated < progress.step:  # stopped by the evaluation
+        if plan.epoch_ends(progress.step) and progress.evaluated < progress.step:  # stopped by the evaluation
             self._end_of_epoch()
             self._save()
         while progress.step < plan.steps:
@@ -149,7 +149,7 @@ class Engine:
             clock.steps += 1
             progress.seconds = clock.seconds()
             self.report.step(progress.step, loss, plan.batch * clock.rate())
-            epoch_done = progress.step % plan.steps_per_epoch == 0
+            epoch_done = plan.epoch_ends(progress.step)
             if progress.step % run.log == 0 or epoch_done:
                 self._log_step(norm, clock)
             with clock.paused():
@@ -192,15 +192,11 @@ class Engine:
         return loss_mean, norm, stopping > 0
 
     def _loss(self, batch: Batch, number: int, model: nn.Module) -> Tensor:
-        """Of one micro-batch; its number decides the mixing and what drop path drops."""
-        device, augment = self.accelerator.device, self.recipe.augment
-        pixels = batch.pixels.to(device, non_blocking=True)
-        targets = batch.classes.to(device, non_blocking=True)
+        """Of one micro-batch; its number decides all chance in it: mixing, what drop path drops, which boxes are sampled."""
+        device = self.accelerator.device
+        batch = batch.to(device)
         reseed(self.recipe.run.seed, Purpose.STEP, number, device=device.type)
-        if augment.mixup or augment.cutmix:
-            pixels, targets = mixing(augment, self.classes)(pixels.clone(), targets)  # mixes in place
-            return F.cross_entropy(model(pixels).float(), targets)
-        return F.cross_entropy(model(pixels).float(), targets, label_smoothing=augment.smoothing)
+        return self.task.loss(model, batch, self.classes)
 
     def _note_bad(self, batch: Batch) -> None:
         if not batch.bad:
@@ -234,10 +230,10 @@ class Engine:
     def _end_of_epoch(self) -> None:
         """Evaluate the model, and its average beside it; keep the better of all so far."""
         progress, plan = self.progress, self.plan
-        epoch = progress.step // plan.steps_per_epoch
+        epoch = plan.epoch_of(progress.step)
         if epoch % self.recipe.run.evaluate == 0 or progress.step == plan.steps:
             try:
-                self._score(epoch, progress.epoch_loss / plan.steps_per_epoch)
+                self._score(epoch, progress.epoch_loss / (progress.step - (epoch - 1) * plan.steps_per_epoch))
             except ValueError:  # a picture that cannot be read: the epoch is not lost
                 self._save()
                 raise
@@ -252,24 +248,13 @@ class Engine:
         for prefix, model in models.items():
             score = self.evaluate(model)
             progress.bad = list(dict.fromkeys([*progress.bad, *score.bad]))
-            row |= {f"{prefix}{name}": getattr(score, name) for name in ("loss", "top1", "top5")}
-            if score.top1 > progress.best.get("top1", -1.0):
-                kind = "average" if prefix else "model"
-                progress.best = {"weights": kind, "epoch": epoch, "step": progress.step, **asdict(score)}
-                del progress.best["pictures_per_second"], progress.best["bad"]
-                self.keeper.keep_best(model, progress.best)
+            row |= {f"{prefix}{name}": value for name, value in score.numbers.items()}
+            judged = self.task.judged
+            if (score.numbers[judged] or 0.0) > progress.best.get(judged, -1.0):
+                told = {"weights": "average" if prefix else "model", "epoch": epoch, **score.numbers}
+                told[judged] = score.numbers[judged] or 0.0
+                progress.best = {**told, "step": progress.step, "pictures": score.pictures, **score.details}
+                self.keeper.keep_best(model, told)
         row["seconds"] = progress.seconds
         self.keeper.log(row)
         self.report.evaluated(row)
-
-
-def mixing(augment: AugmentPart, classes: int) -> Mixup:
-    """timm's mixup and cutmix, which also smooth the labels."""
-    return Mixup(
-        mixup_alpha=augment.mixup,
-        cutmix_alpha=augment.cutmix,
-        prob=augment.mix_prob,
-        switch_prob=augment.mix_switch,
-        label_smoothing=augment.smoothing,
-        num_classes=classes,
-    )

@@ -1,17 +1,18 @@
-"""What a run will take, before it is begun: parameters, memory and time, from a few steps on noise."""
+"""What a run will take, before it is begun: parameters, memory and time, from a few steps on the first pictures."""
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from time import perf_counter
+from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
 from . import build
+from .loader import training_batches
 from .plan import make_plan
-from .recipe import Recipe
-from .source import open_source
+from .task import Task
 
 HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
 TRIED = 8
@@ -38,18 +39,26 @@ class Estimate:
     device: str
 
 
-def estimate(recipe: Recipe, processes: int, device: torch.device) -> Estimate:
-    """Build the model and time a step of it on noise. Reading pictures and evaluation are not in the time."""
-    source = open_source(recipe.data)
-    model, _ = build.build_model(recipe, source.classes)
+def estimate(task: Task, processes: int, device: torch.device) -> Estimate:
+    """Build the model and time a step of it on the first pictures. Reading pictures and evaluation are not in the time."""
+    recipe, source = task.recipe, task.open()
+    model, _ = build.build_model(task, source.classes)
     plan = make_plan(recipe, len(source.train), processes)
     model = model.to(device).train()
     tried = min(TRIED, plan.micro_batch)
-    pixels = torch.randn(tried, recipe.data.channels, *recipe.data.size, device=device)
+    few = replace(plan, batch=tried, micro_batch=tried, processes=1, accumulation=1)
+    how: dict[str, Any] = {"seed": recipe.run.seed, "rank": 0, "start": 0, "channels": recipe.data.channels, "workers": 0}
+    batch = next(iter(training_batches(source.train, task.show(training=True), few, **how)))
+    if batch.bad and not recipe.data.skip_bad:
+        raise ValueError(f"{batch.bad[0]} (--skip-bad goes on without such pictures)")
+
+    def loss() -> Tensor:
+        return task.loss(model, batch.to(device), len(source.classes))
+
     half = torch.autocast(device.type, HALF.get(recipe.run.precision), enabled=recipe.run.precision in HALF)
     with half:
-        kept = kept_bytes(model, pixels)
-        per_picture = min(_step_seconds(model, pixels) for _ in range(3)) / tried
+        kept = kept_bytes(model, loss)
+        per_picture = min(_step_seconds(model, loss) for _ in range(3)) / tried
     parameters = sum(parameter.numel() for parameter in model.parameters())
     trained = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
     optimizer = build.build_optimizer(model, recipe, plan)
@@ -74,7 +83,7 @@ def estimate(recipe: Recipe, processes: int, device: torch.device) -> Estimate:
     )
 
 
-def kept_bytes(model: nn.Module, pixels: Tensor) -> int:
+def kept_bytes(model: nn.Module, loss: Callable[[], Tensor]) -> int:
     """Bytes of the tensors that the backward pass keeps, each counted once, weights not."""
     own = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
     kept: dict[int, int] = {}
@@ -86,15 +95,15 @@ def kept_bytes(model: nn.Module, pixels: Tensor) -> int:
         return tensor
 
     with saved_tensors_hooks(pack, lambda tensor: tensor):
-        model(pixels).sum().backward()
+        loss().backward()
     return sum(kept.values())
 
 
-def _step_seconds(model: nn.Module, pixels: Tensor) -> float:
+def _step_seconds(model: nn.Module, loss: Callable[[], Tensor]) -> float:
     model.zero_grad()
     start = perf_counter()
-    classes = torch.zeros(len(pixels), dtype=torch.long, device=pixels.device)
-    F.cross_entropy(model(pixels), classes).backward()
-    if pixels.device.type != "cpu":
+    found = loss()
+    found.backward()
+    if found.device.type != "cpu":
         torch.accelerator.synchronize()
     return perf_counter() - start

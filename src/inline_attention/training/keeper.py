@@ -7,11 +7,11 @@ from typing import Any
 from accelerate import Accelerator
 from torch import nn
 
-from . import build
 from .checkpoint import save_checkpoint, to_bytes, write_whole
 from .recipe import Recipe
 from .run_folder import RunFolder
 from .states import gather, gather_optimizer
+from .task import Task
 
 SHOWN = ("size", "channels", "view", "crop", "interpolation", "mean", "std")
 """What decides how a picture is shown to a trained model."""
@@ -23,6 +23,7 @@ class Keeper:
 
     folder: RunFolder
     recipe: Recipe
+    task: Task
     classes: tuple[str, ...]
     data: Mapping[str, Any]
     """What the data was, for a run that goes on."""
@@ -56,18 +57,18 @@ class Keeper:
             save_checkpoint(self.folder.checkpoints, state, parts)
         self.accelerator.wait_for_everyone()
 
-    def keep_best(self, model: nn.Module, best: dict[str, Any]) -> None:
-        """Write the weights that scored best."""
+    def keep_best(self, model: nn.Module, told: dict[str, Any]) -> None:
+        """Write the weights that scored best, and how well they did."""
         weights = gather(model)
         if self.accelerator.is_main_process:
-            scores = {name: best[name] for name in ("top1", "top5", "epoch", "weights")}
-            write_whole(self.folder.best, to_bytes(weights, {**self.describe(), **scores}))
+            write_whole(self.folder.best, to_bytes(weights, {**self.describe(), **told}))
 
     def describe(self) -> dict[str, Any]:
         """What a file of weights says of itself, so that it can be used without the run."""
-        name, arguments = build.creation(self.recipe, len(self.classes))
+        name, arguments = self.task.creation(len(self.classes))
         data = {key: getattr(self.recipe.data, key) for key in SHOWN}
-        return {"model": name, "arguments": arguments, "classes": self.classes, "data": data}
+        task = {} if self.recipe.task.name == "classify" else {"task": asdict(self.recipe.task)}
+        return {"model": name, "arguments": arguments, "classes": self.classes, "data": data, **task}
 
     def last_good(self) -> str:
         """Where the newest checkpoint is, for a message."""

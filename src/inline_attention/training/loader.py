@@ -5,34 +5,58 @@ Shapes: B pictures of a micro-batch, C channels, H x W pixels.
 
 import os
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
 import torch
+from PIL import Image
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, get_worker_info
 
-from .pictures import BadPictureError, Pictures, Stream, decode
+from ..models.decode import BadPictureError, decode
+from .pictures import Pictures, Stream
 from .plan import Plan
 from .randomness import Purpose, key, reseed
-from .view import View
+
+Show = Callable[[Image.Image, Any], tuple[Any, Any]]
+"""(picture, what is known of it) -> (what the model is shown, what it should say)."""
 
 
 @dataclass(frozen=True)
 class Batch:
-    """A micro-batch. Places that are not valid fill up: they count for nothing."""
+    """A micro-batch. Places that are not valid fill up: they count for nothing.
 
-    pixels: Tensor  # (B, C, H, W)
-    classes: Tensor  # (B,)
+    What a task gives for a picture is a tensor, or lists and dictionaries of tensors. Tensors of one shape are stacked: for
+    classification `pixels` is (B, C, H, W) and `targets` is (B,). Other things stay a list of B.
+    """
+
+    pixels: Any
+    targets: Any
     valid: Tensor  # (B,)
     bad: tuple[str, ...]
     """What was wrong with the pictures that could not be read."""
 
     def pin_memory(self) -> "Batch":
         """For copies to a GPU beside its work; called by torch."""
-        return Batch(self.pixels.pin_memory(), self.classes.pin_memory(), self.valid.pin_memory(), self.bad)
+        return self._each(lambda tensor: tensor.pin_memory())
+
+    def to(self, device: torch.device) -> "Batch":
+        """All tensors on a device."""
+        return self._each(lambda tensor: tensor.to(device, non_blocking=True))
+
+    def _each(self, change: Callable[[Tensor], Tensor]) -> "Batch":
+        return Batch(_each(change, self.pixels), _each(change, self.targets), change(self.valid), self.bad)
+
+
+def _each(change: Callable[[Tensor], Tensor], what: Any) -> Any:
+    """All tensors in it, changed."""
+    if isinstance(what, list):
+        return [_each(change, part) for part in what]
+    if isinstance(what, dict):
+        return {name: _each(change, part) for name, part in what.items()}
+    return change(what) if isinstance(what, Tensor) else what
 
 
 @dataclass(frozen=True)
@@ -48,8 +72,8 @@ class Ticket:
 class Sample:
     """One picture as read."""
 
-    pixels: Tensor
-    label: int
+    pixels: Any
+    target: Any
     valid: bool
     bad: tuple[str, ...] = ()
 
@@ -59,7 +83,7 @@ class Shown(Dataset[Sample]):
     """Pictures as a model sees them. In the place of one that cannot be read comes the next that can."""
 
     pictures: Pictures
-    view: View
+    show: Show
     channels: int
     seed: int
     training: bool
@@ -73,36 +97,43 @@ class Shown(Dataset[Sample]):
             index = (ticket.index + offset) % len(self.pictures)
             reseed(self.seed, Purpose.PICTURE, ticket.epoch, index)
             try:
-                picture, label = self.pictures.load(index, self.channels)
+                shown, target = self.show(*self.pictures.load(index, self.channels))
             except BadPictureError as error:
                 bad.append(str(error))
                 continue
-            return Sample(self.view(picture), label, ticket.valid and (self.training or not bad), tuple(bad))
+            return Sample(shown, target, ticket.valid and (self.training or not bad), tuple(bad))
         raise ValueError(f"none of the {len(self.pictures)} pictures can be read: {bad[0]}")
 
 
 class Streamed(IterableDataset[Sample]):
     """A stream of pictures as a model sees them."""
 
-    def __init__(self, dataset: Any, view: View, channels: int, *chance: int) -> None:
-        self.dataset, self.view, self.channels, self.chance = dataset, view, channels, chance
+    def __init__(self, dataset: Any, show: Show, channels: int, *chance: int) -> None:
+        self.dataset, self.show, self.channels, self.chance = dataset, show, channels, chance
 
     def __iter__(self) -> Iterator[Sample]:
         worker = get_worker_info()
         for number, (picture, label) in enumerate(self.dataset):
             reseed(*self.chance, worker.id if worker else 0, number)
-            shown = decode(picture, f"picture {number} of the stream", self.channels)
-            yield Sample(self.view(shown), int(label), True)
+            decoded = decode(picture, f"picture {number} of the stream", self.channels)
+            yield Sample(*self.show(decoded, int(label)), True)
 
 
 def collate(samples: Sequence[Sample]) -> Batch:
     """One batch out of samples."""
     return Batch(
-        torch.stack([sample.pixels for sample in samples]),
-        torch.tensor([sample.label for sample in samples]),
+        _together([sample.pixels for sample in samples]),
+        _together([sample.target for sample in samples]),
         torch.tensor([sample.valid for sample in samples]),
         tuple(text for sample in samples for text in sample.bad),
     )
+
+
+def _together(parts: list[Any]) -> Any:
+    """Tensors of one shape as one; other things as they are."""
+    if all(isinstance(part, Tensor) and part.shape == parts[0].shape for part in parts):
+        return torch.stack(parts)
+    return parts
 
 
 def leave_signals(_: int) -> None:
@@ -149,31 +180,31 @@ class Order(Sampler[list[Ticket]]):
 
 
 def training_batches(
-    source: Pictures | Stream, view: View, plan: Plan, *, seed: int, rank: int, start: int, channels: int, workers: int
+    source: Pictures | Stream, show: Show, plan: Plan, *, seed: int, rank: int, start: int, channels: int, workers: int
 ) -> Iterator[Batch]:
     """All micro-batches of this process, from a step to the end of the run, across epochs, so that workers never pause."""
     if isinstance(source, Stream):
-        yield from _streamed_batches(source, view, plan, seed, rank, start, channels, workers)
+        yield from _streamed_batches(source, show, plan, seed, rank, start, channels, workers)
         return
-    shown = Shown(source, view, channels, seed, training=True)
+    shown = Shown(source, show, channels, seed, training=True)
     yield from _read(_loader(shown, workers, batch_sampler=Order(plan, seed, rank, start)))
 
 
 def _streamed_batches(
-    source: Stream, view: View, plan: Plan, seed: int, rank: int, start: int, channels: int, workers: int
+    source: Stream, show: Show, plan: Plan, seed: int, rank: int, start: int, channels: int, workers: int
 ) -> Iterator[Batch]:
     """A stream cannot jump: the part of an epoch that was trained on is read again and dropped."""
     per_epoch = plan.steps_per_epoch * plan.accumulation
     first = start // plan.steps_per_epoch
     skipped = start % plan.steps_per_epoch * plan.accumulation
-    for epoch in range(first, plan.steps // plan.steps_per_epoch):
+    for epoch in range(first, plan.epochs):
         done = 0
         while done < per_epoch:  # a process whose shards are short reads them again
             turn = (seed, Purpose.ORDER, epoch, done)
             dataset = source.open(key(*turn) % 2**31)
             dataset.set_loader_cfg(num_workers=workers)
             dataset.set_epoch(epoch)
-            shown = Streamed(dataset, view, channels, *turn, rank)
+            shown = Streamed(dataset, show, channels, *turn, rank)
             before = done
             chance = torch.Generator().manual_seed(key(*turn, rank))  # workers' own seeds come from it
             loader = _loader(shown, workers, batch_size=plan.micro_batch, drop_last=True, generator=chance)
@@ -186,19 +217,19 @@ def _streamed_batches(
 
 
 def evaluation_batches(
-    source: Pictures | Stream, view: View, batch: int, *, rank: int, processes: int, channels: int, workers: int
+    source: Pictures | Stream, show: Show, batch: int, *, rank: int, processes: int, channels: int, workers: int
 ) -> Iterator[Batch]:
     """Every picture once, shared out over processes; all get equally many batches, filled up with places that do not count."""
     if isinstance(source, Stream):
         dataset = source.open(0)
         dataset.set_loader_cfg(num_workers=workers)
-        yield from _read(_loader(Streamed(dataset, view, channels, 0), workers, batch_size=batch))
+        yield from _read(_loader(Streamed(dataset, show, channels, 0), workers, batch_size=batch))
         return
     count = len(source)
     per_process = -(-count // processes)
     tickets = [Ticket(min(i, count - 1), valid=i < count) for i in range(rank, per_process * processes, processes)]
     lists: Any = [tickets[i : i + batch] for i in range(0, per_process, batch)]
-    yield from _read(_loader(Shown(source, view, channels, 0, training=False), workers, batch_sampler=lists))
+    yield from _read(_loader(Shown(source, show, channels, 0, training=False), workers, batch_sampler=lists))
 
 
 def _read(loader: DataLoader[Batch]) -> Iterator[Batch]:

@@ -1,44 +1,20 @@
-"""Pictures one by one: reading whatever a file may hold, and telling which file is bad."""
+"""Pictures one by one, with what is known of each."""
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any, Protocol
 
 import numpy as np
-from PIL import Image, UnidentifiedImageError
+from PIL import Image
 from typing_extensions import override
 
-from ..models.picture import WIDE, on_white, wide_range
-from .wording import first_line
+from ..models.decode import BadPictureError, decode
+from ..models.wording import first_line
 
 
-class BadPictureError(ValueError):
-    """A file that is no picture, or not a whole one."""
-
-
-def decode(opened: IO[bytes] | Image.Image, name: str, channels: int) -> Image.Image:
-    """A picture in RGB or grey, from a file or from what a data set made of it.
-
-    16 bits and more are scaled to 8 by their own range (65,535 for whole numbers, 1 or 255 for real ones), transparency is
-    laid on white.
-    """
-    try:
-        with Image.open(opened) if not isinstance(opened, Image.Image) else opened as picture:
-            if picture.mode in WIDE:
-                values = np.asarray(picture, dtype=np.float32) / wide_range(picture)
-                picture = Image.fromarray((np.clip(values, 0, 1) * 255).astype(np.uint8))
-            return on_white(picture).convert("RGB" if channels == 3 else "L")
-    except Exception as error:  # Pillow raises many kinds for a broken file
-        reason = "not a picture" if isinstance(error, UnidentifiedImageError) else first_line(error)
-        raise BadPictureError(f"{name} cannot be read: {reason}") from error
-    finally:
-        if not isinstance(opened, Image.Image):
-            opened.close()
-
-
-class Pictures(ABC):
+class Pictures(Protocol):
     """Labelled pictures in a fixed order."""
 
     @abstractmethod
@@ -50,8 +26,8 @@ class Pictures(ABC):
         """What to call the picture in a message."""
 
     @abstractmethod
-    def load(self, index: int, channels: int) -> tuple[Image.Image, int]:
-        """Picture and class."""
+    def load(self, index: int, channels: int) -> tuple[Image.Image, Any]:
+        """Picture, and what is known of it: for classification, the number of its class."""
 
     def labels(self) -> Sequence[int] | None:
         """Classes of all, where they can be told without reading pictures."""
@@ -161,7 +137,7 @@ class Chosen(Pictures):
         return self.whole.name(self.indices[index])
 
     @override
-    def load(self, index: int, channels: int) -> tuple[Image.Image, int]:
+    def load(self, index: int, channels: int) -> tuple[Image.Image, Any]:
         return self.whole.load(self.indices[index], channels)
 
     @override

@@ -1,7 +1,7 @@
 """Steps, batches and rates of a run: a recipe meets a number of pictures and of processes."""
 
 from dataclasses import dataclass
-from math import cos, pi
+from math import ceil, cos, pi
 
 from .recipe import Recipe
 
@@ -22,8 +22,13 @@ class Plan:
     """Micro-batches that a process works through in a step."""
     steps_per_epoch: int
     steps: int
-    cosine_steps: int
+    falling_steps: int
+    """Over which the rate falls."""
     warmup_steps: int
+    shape: str
+    power: float
+    drops: tuple[int, ...]
+    """Steps from which the rate is a tenth of what it was."""
     lr: float
     warmup_lr: float
     min_lr: float
@@ -34,16 +39,35 @@ class Plan:
         """Of a step, over all processes."""
         return self.processes * self.accumulation
 
-    def rate(self, step: int) -> float:
-        """Learning rate of a step: linear warm-up, then cosine of the steps since the very first, then the lowest rate.
+    @property
+    def epochs(self) -> int:
+        """Passes over the pictures, the last one perhaps not whole."""
+        return ceil(self.steps / self.steps_per_epoch)
 
-        lr(t) = min + (lr - min) (1 + cos(pi t / T)) / 2
+    def epoch_ends(self, step: int) -> bool:
+        """Whether an epoch, or the run, is over after so many steps."""
+        return step % self.steps_per_epoch == 0 or step == self.steps
+
+    def epoch_of(self, step: int) -> int:
+        """How many epochs are begun when so many steps are done."""
+        return ceil(step / self.steps_per_epoch)
+
+    def rate(self, step: int) -> float:
+        """Learning rate of a step: linear warm-up, then as the shape has it of the steps since the very first.
+
+        cosine: lr(t) = min + (lr - min) (1 + cos(pi t / T)) / 2, then the lowest rate
+        poly:   lr(t) = min + (lr - min) (1 - t / T)^power, then the lowest rate
+        drops:  lr(t) = lr / 10^(drops up to t)
         """
         if step < self.warmup_steps:
             return self.warmup_lr + step * (self.lr - self.warmup_lr) / self.warmup_steps
-        if step >= self.cosine_steps:
+        if self.shape == "drops":
+            return self.lr * 0.1 ** sum(drop <= step for drop in self.drops)
+        if step >= self.falling_steps:
             return self.min_lr
-        return self.min_lr + (self.lr - self.min_lr) * (1 + cos(pi * step / self.cosine_steps)) / 2
+        share = step / self.falling_steps
+        left = (1 + cos(pi * share)) / 2 if self.shape == "cosine" else (1 - share) ** self.power
+        return self.min_lr + (self.lr - self.min_lr) * left
 
 
 def make_plan(recipe: Recipe, pictures: int, processes: int) -> Plan:
@@ -69,9 +93,12 @@ def make_plan(recipe: Recipe, pictures: int, processes: int) -> Plan:
         processes=processes,
         accumulation=share // micro,
         steps_per_epoch=per_epoch,
-        steps=(schedule.epochs + schedule.cooldown) * per_epoch,
-        cosine_steps=schedule.epochs * per_epoch,
-        warmup_steps=schedule.warmup * per_epoch,
+        steps=schedule.steps or (schedule.epochs + schedule.cooldown) * per_epoch,
+        falling_steps=schedule.steps or schedule.epochs * per_epoch,
+        warmup_steps=schedule.warmup_steps or schedule.warmup * per_epoch,
+        shape=schedule.shape,
+        power=schedule.power,
+        drops=tuple(drop * per_epoch for drop in schedule.drops),
         lr=optim.lr * factor,
         warmup_lr=optim.warmup_lr * factor,
         min_lr=optim.min_lr * factor,

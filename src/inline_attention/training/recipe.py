@@ -18,6 +18,34 @@ Precision = Literal["fp32", "bf16", "fp16"]
 
 
 @dataclass(frozen=True)
+class TaskPart:
+    """What is learned: a class for a picture, objects with boxes and masks, or a class for every pixel."""
+
+    name: Literal["classify", "detect", "segment"] = "classify"
+    """What the model is to say of a picture."""
+    head: Literal["auto", "mask_rcnn", "cascade_mask_rcnn", "semantic_fpn", "upernet"] = "auto"
+    """On the backbone's maps; auto: mask_rcnn to detect, semantic_fpn to segment."""
+    width: int = 256
+    """Channels of the head's maps; its other layers follow."""
+    auxiliary: float = 0.4
+    """Weight of the loss of UperNet's second, smaller head."""
+    sides: tuple[int, ...] = (800,)
+    """Detection: shorter sides that pictures are brought to, one drawn for each batch; the last one in evaluation."""
+    longest: int = 1333
+    """Detection: the most that a longer side may have."""
+    anchors: tuple[int, int, int, int, int] = (32, 64, 128, 256, 512)
+    """Detection: sides of the boxes that proposals start from, one for each level of the pyramid."""
+    samples: int = 512
+    """Detection: boxes of a picture that the head learns from, a quarter of them on objects; fewer are faster."""
+    freeze_norm: bool = True
+    """Detection: leave batch norms of the backbone as they are."""
+    inference: Literal["whole", "slide"] = "whole"
+    """Segmentation: look at whole pictures, or at windows of data.size and take the mean where they overlap."""
+    stride: float = 0.6667
+    """Of these windows, as a share of their sides."""
+
+
+@dataclass(frozen=True)
 class ModelPart:
     """Which model."""
 
@@ -55,8 +83,10 @@ class DataPart:
     """Name of the validation split of a source that has named splits."""
     val_share: float = 0.2
     """Share of each class that is held out where a source has no validation split."""
+    limit: int = 0
+    """To detect and segment: only the first so many training pictures, to try things; 0: all."""
     size: tuple[int, int] = (32, 32)
-    """Height and width that pictures are brought to."""
+    """Height and width that pictures are brought to; to segment, of the crop, whose shorter side pictures are scaled to."""
     channels: Literal[1, 3] = 3
     """3 for colour, 1 for grey."""
     view: Literal["squash", "center"] = "squash"
@@ -83,6 +113,8 @@ class AugmentPart:
     """Share of the picture that a random crop covers."""
     ratio: tuple[float, float] = (0.75, 1.3333)
     """Width over height of a random crop."""
+    resize: tuple[float, float] = (0.5, 2.0)
+    """Segmentation: factors between which pictures are scaled before they are cropped, in place of `scale` and `ratio`."""
     hflip: float = 0.5
     """Probability of mirroring."""
     vflip: float = 0.0
@@ -147,6 +179,16 @@ class SchedulePart:
     """Of these, passes over which the learning rate rises."""
     cooldown: int = 0
     """More passes at the lowest rate."""
+    steps: int = 0
+    """Length in steps, in place of epochs; 0: by epochs."""
+    warmup_steps: int = 0
+    """Length of the warm-up in steps, in place of epochs; 0: by epochs."""
+    shape: Literal["cosine", "poly", "drops"] = "cosine"
+    """How the rate falls: along a cosine, as a power of the steps left, or to a tenth at given epochs."""
+    power: float = 1.0
+    """Of poly."""
+    drops: tuple[int, ...] = ()
+    """Epochs after which the rate is a tenth of what it was."""
 
 
 @dataclass(frozen=True)
@@ -181,6 +223,7 @@ class RunPart:
 class Recipe:
     """What a run computes."""
 
+    task: TaskPart = field(default_factory=TaskPart)
     model: ModelPart = field(default_factory=ModelPart)
     data: DataPart = field(default_factory=DataPart)
     augment: AugmentPart = field(default_factory=AugmentPart)
@@ -330,15 +373,17 @@ def changes(old: Recipe, new: Recipe) -> list[str]:
 
 POSITIVE = (
     "optim.batch", "optim.device_batch", "optim.rate_batch", "optim.lr", "optim.layer_decay", "schedule.epochs",
-    "ema.rate_batch", "run.log", "run.evaluate", "data.crop", "data.val_share",
+    "ema.rate_batch", "run.log", "run.evaluate", "data.crop", "data.val_share", "schedule.power", "task.width",
+    "task.longest", "task.stride",
 )  # fmt: skip
 NOT_NEGATIVE = (
     "optim.warmup_lr", "optim.min_lr", "optim.weight_decay", "optim.clip", "optim.eps", "run.save", "run.seed",
-    "schedule.warmup", "schedule.cooldown", "augment.mixup", "augment.cutmix", "augment.color_jitter",
+    "schedule.warmup", "schedule.cooldown", "schedule.steps", "schedule.warmup_steps", "data.limit", "task.auxiliary",
+    "augment.mixup", "augment.cutmix", "augment.color_jitter",
 )  # fmt: skip
 SHARES = (
     "model.drop_path", "augment.smoothing", "ema.decay", "augment.hflip", "augment.vflip", "augment.erase",
-    "augment.mix_prob", "augment.mix_switch", "data.crop",
+    "augment.mix_prob", "augment.mix_switch", "data.crop", "task.stride",
 )  # fmt: skip
 
 
@@ -349,7 +394,7 @@ def check(recipe: Recipe) -> None:
     faults = [f"{name} must be positive, got {values[name]}" for name in POSITIVE if not 0 < values[name] < inf]
     faults += [f"{name} must not be negative, got {values[name]}" for name in NOT_NEGATIVE if not 0 <= values[name] < inf]
     faults += [f"{name} must be within 0..1, got {values[name]}" for name in SHARES if not 0 <= values[name] <= 1]
-    for name in ("augment.scale", "augment.ratio"):
+    for name in ("augment.scale", "augment.ratio", "augment.resize"):
         low, high = values[name]
         if not 0 < low <= high < inf or (name == "augment.scale" and high > 1):
             faults.append(
@@ -367,5 +412,39 @@ def check(recipe: Recipe) -> None:
         )
     if recipe.run.fsdp and recipe.ema.decay:
         faults.append("ema.decay and run.fsdp do not go together: average with DDP, or set ema.decay 0")
+    faults += _check_schedule(recipe) + _check_task(recipe)
     if faults:
         raise ValueError(faults[0])
+
+
+def _check_schedule(recipe: Recipe) -> list[str]:
+    schedule, faults = recipe.schedule, []
+    if (schedule.shape == "drops") != bool(schedule.drops):
+        faults.append(f"schedule.drops are the epochs of schedule.shape drops, got {schedule.drops} with {schedule.shape}")
+    if list(schedule.drops) != sorted(set(schedule.drops)) or any(drop < 1 for drop in schedule.drops):
+        faults.append(f"schedule.drops must be rising epochs, got {schedule.drops}")
+    if schedule.steps and schedule.cooldown:
+        faults.append(f"schedule.cooldown is in epochs: leave it out beside schedule.steps, got {schedule.cooldown}")
+    if schedule.steps and schedule.warmup_steps > schedule.steps:
+        faults.append(f"schedule.warmup_steps must be within the {schedule.steps} steps, got {schedule.warmup_steps}")
+    return faults
+
+
+HEADS = {"classify": (), "detect": ("mask_rcnn", "cascade_mask_rcnn"), "segment": ("semantic_fpn", "upernet")}
+"""That a task can take; the first is the usual one."""
+
+
+def _check_task(recipe: Recipe) -> list[str]:
+    task, faults = recipe.task, []
+    if task.head != "auto" and task.head not in HEADS[task.name]:
+        there = ", ".join(HEADS[task.name]) or "none"
+        faults.append(f"task.head {task.head} is not one to {task.name} with; there are: {there}")
+    if task.name == "classify":
+        return faults
+    augment = recipe.augment
+    for name in ("mixup", "cutmix", "erase", "auto", "vflip", "smoothing"):
+        if getattr(augment, name):
+            faults.append(f"augment.{name} is for classification only, got {getattr(augment, name)!r}: set it to 0")
+    if not task.sides or min(task.sides) < 8 or min(task.anchors) < 1:
+        faults.append(f"task.sides and task.anchors must be positive, got {task.sides} and {task.anchors}")
+    return faults

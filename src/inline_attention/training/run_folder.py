@@ -13,12 +13,6 @@ from typing import Any
 from . import checkpoint, recipe
 from .recipe import Recipe
 
-COLUMNS = (
-    "epoch", "step", "lr", "train_loss", "loss", "top1", "top5", "ema_loss", "ema_top1", "ema_top5",
-    "seconds",
-)  # fmt: skip
-"""Of metrics.csv: one line for each evaluation."""
-
 
 @dataclass(frozen=True)
 class RunFolder:
@@ -79,11 +73,13 @@ class RunFolder:
         self.write_table()
 
     def write_table(self) -> None:
-        """The evaluations as CSV."""
+        """The evaluations as CSV, a line each."""
+        rows = [row for row in self.rows() if row["kind"] == "evaluation"]
+        columns = [name for name in (rows[0] if rows else ()) if name != "kind"]
         text = io.StringIO()
-        table = csv.DictWriter(text, COLUMNS, extrasaction="ignore", lineterminator="\n")
+        table = csv.DictWriter(text, columns, extrasaction="ignore", lineterminator="\n")
         table.writeheader()
-        table.writerows(row for row in self.rows() if row["kind"] == "evaluation")
+        table.writerows(rows)
         self.write("metrics.csv", text.getvalue())
 
 

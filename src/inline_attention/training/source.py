@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 from timm.data import add_img_extensions, create_dataset, create_reader, is_img_extension
 
+from ..models.wording import first_line
 from .pictures import ArrayPictures, Chosen, DatasetPictures, Pictures, ReaderPictures, Stream
 from .recipe import DataPart
-from .wording import first_line
 
 NAMED = ("digits", "fashion-mnist")
 READERS = ("torch", "hfds", "wds")
@@ -31,6 +31,8 @@ class Source:
     train: Pictures | Stream
     val: Pictures | Stream
     classes: tuple[str, ...]
+    bad: tuple[str, ...] = ()
+    """What was left out, a line each."""
 
     def fingerprint(self) -> dict[str, Any]:
         """What a run that goes on must find again."""

@@ -21,9 +21,9 @@ from .loader import evaluation_batches, training_batches, worker_count
 from .plan import make_plan
 from .recipe import Recipe
 from .run_folder import RunFolder, environment
-from .source import Source, open_source
+from .source import Source
 from .states import OptimizerState, restore, restore_optimizer
-from .view import evaluation_view, training_view
+from .task import Task
 
 
 @dataclass(frozen=True)
@@ -38,22 +38,22 @@ class Outcome:
     bad: tuple[str, ...]
 
 
-def train(
-    recipe: Recipe, out: Path, *, resume: bool, report: Report, stop: Callable[[], bool], device: str = "auto"
-) -> Outcome:
-    """Train what the recipe says, into a folder; or go on with what is there.
+def train(task: Task, out: Path, *, resume: bool, report: Report, stop: Callable[[], bool], device: str = "auto") -> Outcome:
+    """Train what the task's recipe says, into a folder; or go on with what is there.
 
     Args:
+        task: what is learned.
         out: the folder of the run.
         resume: go on from its last checkpoint that is whole.
         report: is told what happens.
         stop: asked after every step whether to save and stop.
         device: 'auto', 'cpu', or the accelerator that must be there.
     """
+    recipe = task.recipe
     recipes.check(recipe)
-    source = open_source(recipe.data)
-    view = training_view(recipe.data, recipe.augment)
-    model, said = build.build_model(recipe, source.classes, resume=resume)
+    source = task.open()
+    show = task.show(training=True)
+    model, said = build.build_model(task, source.classes, resume=resume)
     accelerator = make_accelerator(recipe.run, device, build.block_classes(model), out)
     plan = make_plan(recipe, len(source.train), accelerator.num_processes)
     average = build.build_average(model.to(accelerator.device), plan)
@@ -69,7 +69,7 @@ def train(
     if recipe.model.compile:
         model.compile()
     model, optimizer = accelerator.prepare(model, optimizer)
-    progress = Progress()
+    progress = Progress(bad=list(source.bad))
     if found is not None:
         progress = Progress(**found.state["progress"])
         restore_optimizer(model, optimizer.optimizer, OptimizerState(found.tensors("optimizer"), **found.state["optimizer"]))
@@ -81,13 +81,14 @@ def train(
 
     accelerator.init_trackers("tensorboard", init_kwargs={"tensorboard": {"purge_step": progress.step + 1}})
     workers = worker_count(recipe.data.workers, accelerator.num_processes, len(source.train))
-    keeper = Keeper(folder, recipe, source.classes, source.fingerprint(), accelerator)
+    keeper = Keeper(folder, recipe, task, source.classes, source.fingerprint(), accelerator)
 
     def score(which: nn.Module) -> Score:
-        return score_held_out(which, recipe, source, accelerator, plan.micro_batch, workers, report)
+        return score_held_out(which, task, source, accelerator, plan.micro_batch, workers, report)
 
     engine = Engine(
         recipe,
+        task,
         plan,
         len(source.classes),
         accelerator,
@@ -103,7 +104,7 @@ def train(
     )
     batches = training_batches(
         source.train,
-        view,
+        show,
         plan,
         seed=recipe.run.seed,
         rank=accelerator.process_index,
@@ -157,24 +158,25 @@ def _find(folder: RunFolder, recipe: Recipe, source: Source, report: Report) -> 
 
 
 def score_held_out(
-    model: nn.Module, recipe: Recipe, source: Source, accelerator: Accelerator, batch: int, workers: int, report: Report
+    model: nn.Module, task: Task, source: Source, accelerator: Accelerator, batch: int, workers: int, report: Report
 ) -> Score:
     """How good a model is on the pictures held out."""
+    data = task.recipe.data
     batches = evaluation_batches(
         source.val,
-        evaluation_view(recipe.data),
+        task.show(training=False),
         batch,
         rank=accelerator.process_index,
         processes=accelerator.num_processes,
-        channels=recipe.data.channels,
+        channels=data.channels,
         workers=workers,
     )
     total = len(source.val)
     return evaluate(
         model,
         batches,
-        len(source.classes),
+        task.meter(source, accelerator),
         accelerator,
-        skip_bad=recipe.data.skip_bad,
+        skip_bad=data.skip_bad,
         progress=lambda done: report.evaluating(min(done, total), total),
     )

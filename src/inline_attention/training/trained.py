@@ -13,7 +13,8 @@ from torch import nn
 
 from ..models.checkpoints import read_checkpoint, select_weights
 from ..models.identify import identify
-from .build import lay_in, make_model
+from .build import lay_in
+from .create import make_model
 from .recipe import DataPart, build, nearest
 
 
@@ -40,12 +41,8 @@ def load_trained(what: str, weights: Path | None = None, *, ema: bool = False) -
         ema: take the moving average out of a file that holds both.
     """
     path = Path(what)
-    if path.is_dir():
-        if not (path / "best.safetensors").is_file():
-            raise ValueError(f"{path} holds no best.safetensors: no run, or one that was stopped before its first evaluation")
-        return _from_file(path / "best.safetensors", None, ema=ema)
-    if path.is_file():
-        return _from_file(path, None, ema=ema)
+    if path.exists():
+        return _from_file(weights_of(what), None, ema=ema)
     if not is_model(what):
         raise ValueError(f"{what} is neither a run's folder, nor a file, nor a model{nearest(what, list_models())}")
     if weights is None:
@@ -80,10 +77,12 @@ def make_named(name: str, *, pretrained: bool = False, seed: int = 0) -> Trained
 
 
 def _from_file(path: Path, name: str | None, *, ema: bool) -> Trained:
-    metadata = _metadata(path)
+    metadata = metadata_of(path)
+    if "task" in metadata:
+        raise ValueError(f"{path} is a model to {metadata['task']['name']}: this works with models that classify")
     state = select_weights(read_checkpoint(path), ema=ema, source=str(path))
     if "model" in metadata and name in (None, metadata["model"]):
-        name, arguments = _creation(metadata, path)
+        name, arguments = creation_of(metadata, path)
     elif name is None:
         fitting = identify(state)
         if len(fitting) != 1:
@@ -102,7 +101,7 @@ def _from_file(path: Path, name: str | None, *, ema: bool) -> Trained:
     return Trained(model.eval(), name, _classes(metadata, count), _data(metadata, model), said)
 
 
-def _creation(metadata: dict[str, Any], path: Path) -> tuple[str, dict[str, Any]]:
+def creation_of(metadata: dict[str, Any], path: Path) -> tuple[str, dict[str, Any]]:
     """What a file says of its model, as far as it may: a registered name, and arguments that open nothing."""
     try:
         name, arguments = str(metadata["model"]), dict(metadata["arguments"])
@@ -114,7 +113,16 @@ def _creation(metadata: dict[str, Any], path: Path) -> tuple[str, dict[str, Any]
     return name, arguments
 
 
-def _metadata(path: Path) -> dict[str, Any]:
+def weights_of(what: str) -> Path:
+    """The file of a run's best weights, or the file that is named."""
+    path = Path(what)
+    if path.is_dir() and not (path / "best.safetensors").is_file():
+        raise ValueError(f"{path} holds no best.safetensors: no run, or one that was stopped before its first evaluation")
+    return path / "best.safetensors" if path.is_dir() else path
+
+
+def metadata_of(path: Path) -> dict[str, Any]:
+    """What a file of weights says of itself; nothing for files that are not ours."""
     if path.suffix != ".safetensors":
         return {}
     try:

@@ -14,14 +14,16 @@ REDRAWS = 10
 View = Callable[[Image.Image], Tensor]
 
 
+def normalisation(data: DataPart) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and deviation of each channel; of a grey picture, the mean of the three."""
+    if data.channels == 1:
+        return (sum(data.mean) / 3,), (sum(data.std) / 3,)
+    return data.mean, data.std
+
+
 def _shared(data: DataPart) -> dict[str, Any]:
-    grey = data.channels == 1
-    return {
-        "input_size": (data.channels, *data.size),
-        "interpolation": data.interpolation,
-        "mean": (sum(data.mean) / 3,) if grey else data.mean,
-        "std": (sum(data.std) / 3,) if grey else data.std,
-    }
+    mean, std = normalisation(data)
+    return {"input_size": (data.channels, *data.size), "interpolation": data.interpolation, "mean": mean, "std": std}
 
 
 def _made(**arguments: Any) -> View:

@@ -1,0 +1,1 @@
+"""L3: detection and segmentation with any of timm's models as the backbone."""

@@ -1,0 +1,102 @@
+"""How good detections are: COCO's average precision of boxes and masks."""
+
+from collections.abc import Mapping, Sequence
+from contextlib import redirect_stdout
+from io import StringIO
+from typing import Any
+
+import numpy as np
+from pycocotools import mask as rle
+from pycocotools.coco import COCO
+from pycocotools.cocoeval import COCOeval
+from torch import Tensor
+
+NAMES = ("ap", "ap50", "ap75", "ap_small", "ap_medium", "ap_large")
+"""The first six numbers that COCO states."""
+
+
+def to_results(
+    image_id: int, detection: Mapping[str, Tensor], category_ids: Sequence[int], threshold: float = 0.5
+) -> list[dict[str, Any]]:
+    """Objects found on one picture, as COCO writes them into a file of results.
+
+    Args:
+        image_id: the picture's.
+        detection: "boxes" (n, 4) as x1, y1, x2, y2, "labels" (n,) from 1 on, "scores" (n,), "masks" (n, 1, H, W) in 0..1.
+        category_ids: COCO's numbers of classes; label 1 is the first.
+        threshold: a mask is where its probability is higher.
+    """
+    corners = detection["boxes"].detach().cpu().double()
+    boxes = [[x, y, right - x, below - y] for x, y, right, below in corners.tolist()]
+    masks = (detection["masks"][:, 0] > threshold).cpu().numpy().astype(np.uint8)
+    results = []
+    for box, mask, label, score in zip(boxes, masks, detection["labels"].tolist(), detection["scores"].tolist(), strict=True):
+        code = rle.encode(np.asfortranarray(mask))
+        segmentation = {"size": [int(side) for side in code["size"]], "counts": code["counts"].decode("ascii")}
+        results.append(
+            {
+                "image_id": image_id,
+                "category_id": category_ids[label - 1],
+                "bbox": box,
+                "segmentation": segmentation,
+                "score": score,
+            }
+        )
+    return results
+
+
+def average_precision(ground_truth: COCO, results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """COCO's scores in percent, for boxes and for masks; at most 100 objects of each class on each picture.
+
+    Args:
+        ground_truth: what is there. It is not changed.
+        results: what was found, as `to_results` gives it. Results on pictures that `ground_truth` does not have do not count.
+
+    Returns:
+        "box_ap" (mean over IoU 0.50 to 0.95), "box_ap50", "box_ap75", "box_ap_small", "box_ap_medium", "box_ap_large", and
+        "box_ap_by_class", a list in the order of `ground_truth.getCatIds()`; the same with "mask". None where there is no such
+        object (of that size, of that class) to be found.
+    """
+    pictures = set(ground_truth.getImgIds())
+    results = [result for result in results if result["image_id"] in pictures]
+    scores: dict[str, Any] = {}
+    with redirect_stdout(StringIO()):
+        # Evaluating turns polygons into codes in place: hence copies.
+        truth = _with_objects(ground_truth, [{"iscrowd": 0, **thing} for thing in ground_truth.dataset.get("annotations", [])])
+        for kind, name in (("bbox", "box"), ("segm", "mask")):
+            found = _with_objects(ground_truth, [{**result, "iscrowd": 0, "area": _area(result, kind)} for result in results])
+            scores |= {f"{name}_{key}": value for key, value in _evaluate(truth, found, kind).items()}
+    return scores
+
+
+def _with_objects(ground_truth: COCO, objects: list[dict[str, Any]]) -> COCO:
+    """The same pictures and classes with other objects, numbered from 1: COCO takes number 0 for "not found"."""
+    coco = COCO()
+    coco.dataset = {
+        "images": ground_truth.dataset["images"],
+        "categories": ground_truth.dataset["categories"],
+        "annotations": [{**thing, "id": number} for number, thing in enumerate(objects, 1)],
+    }
+    coco.createIndex()
+    return coco
+
+
+def _area(result: Mapping[str, Any], kind: str) -> float:
+    """What makes a result small, medium or large: of its box for boxes, of its mask for masks."""
+    return float(result["bbox"][2] * result["bbox"][3] if kind == "bbox" else rle.area(result["segmentation"]))
+
+
+def _evaluate(truth: COCO, found: COCO, kind: str) -> dict[str, float | list[float | None] | None]:
+    evaluator = COCOeval(truth, found, kind)
+    evaluator.evaluate()
+    evaluator.accumulate()
+    evaluator.summarize()
+    precision = evaluator.eval["precision"][:, :, :, 0, -1]  # (IoU, recall, class) of all sizes, 100 objects
+    scores: dict[str, float | list[float | None] | None] = {
+        name: None if value < 0 else 100 * float(value) for name, value in zip(NAMES, evaluator.stats[:6], strict=True)
+    }
+    by_class = dict(zip(evaluator.params.catIds, np.moveaxis(precision, 2, 0), strict=True))  # sorted; the file need not be
+    scores["ap_by_class"] = [
+        None if (by_class[number] < 0).all() else 100 * float(by_class[number].mean()) for number in truth.getCatIds()
+    ]
+    return scores

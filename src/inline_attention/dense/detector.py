@@ -1,0 +1,169 @@
+"""Mask R-CNN and Cascade Mask R-CNN over a pyramid, made of torchvision's parts."""
+
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from timm.layers import freeze_batch_norm_2d
+from torch import Tensor, nn
+from torchvision.models.detection.anchor_utils import AnchorGenerator
+from torchvision.models.detection.faster_rcnn import FastRCNNPredictor, TwoMLPHead
+from torchvision.models.detection.generalized_rcnn import GeneralizedRCNN
+from torchvision.models.detection.mask_rcnn import MaskRCNNHeads, MaskRCNNPredictor
+from torchvision.models.detection.roi_heads import RoIHeads
+from torchvision.models.detection.rpn import RegionProposalNetwork, RPNHead
+from torchvision.models.detection.transform import GeneralizedRCNNTransform
+from torchvision.ops import FeaturePyramidNetwork, MultiScaleRoIAlign
+from torchvision.ops.feature_pyramid_network import LastLevelMaxPool
+
+from .cascade import CascadeHeads, full_precision
+from .pyramid import Pyramid
+
+DETECTORS = ("mask_rcnn", "cascade_mask_rcnn")
+ANCHORS = (32, 64, 128, 256, 512)
+RATIOS = (0.5, 1.0, 2.0)
+LEVELS = ("0", "1", "2", "3")
+"""Maps that boxes are cut out of; a fifth, coarser one only proposes."""
+BOX_SIDE, MASK_SIDE = 7, 14
+"""Cells a side of what is cut out."""
+
+
+class Neck(nn.Module):
+    """A pyramid, its maps brought to one width, from coarse to fine, and a fifth of half the coarsest one's resolution."""
+
+    def __init__(self, body: Pyramid, width: int) -> None:
+        super().__init__()
+        self.body = body
+        self.fpn = FeaturePyramidNetwork(list(body.channels), width, extra_blocks=LastLevelMaxPool())
+        self.out_channels = width
+
+    def forward(self, pixels: Tensor) -> dict[str, Tensor]:
+        """Pictures (B, C, H, W) -> maps (B, width, h, w) "0" to "3", of strides 4 to 32, and "pool"."""
+        maps: dict[str, Tensor] = self.fpn(OrderedDict(zip(LEVELS, self.body(pixels), strict=True)))
+        return maps
+
+
+class Proposer(RPNHead):  # type: ignore[misc]
+    """torchvision's, in float32 at least."""
+
+    def forward(self, x: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
+        """Maps (B, width, h, w) -> logits (B, 3, h, w) and codes (B, 12, h, w) of the anchors of each."""
+        logits, codes = super().forward(x)
+        return [full_precision(level) for level in logits], [full_precision(level) for level in codes]
+
+
+class Predictor(FastRCNNPredictor):  # type: ignore[misc]
+    """torchvision's, in float32 at least."""
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Features (n, features) -> logits (n, 1 + classes) and codes (n, 4 * (1 + classes))."""
+        logits, codes = super().forward(x)
+        return full_precision(logits), full_precision(codes)
+
+
+class Detector(GeneralizedRCNN):  # type: ignore[misc]
+    """torchvision's R-CNN; layer by layer, its backbone's depth comes first, and everything else is the last layer."""
+
+    backbone: Neck
+
+    def group_matcher(self, coarse: bool = False) -> Callable[[str], tuple[float, ...]]:
+        """The depth of a parameter, by its name: for layer-wise learning rates."""
+        inner = self.backbone.body.group_matcher(coarse)
+        return lambda name: inner(name.removeprefix("backbone.body.")) if name.startswith("backbone.body.") else (float("inf"),)
+
+    def no_weight_decay(self) -> set[str]:
+        """Names of the backbone's parameters that are not to be drawn to zero."""
+        return {f"backbone.body.{name}" for name in self.backbone.body.no_weight_decay()}
+
+
+def make_detector(
+    backbone: Pyramid,
+    head: str,
+    classes: int,
+    *,
+    width: int = 256,
+    sides: tuple[int, ...] = (800,),
+    longest: int = 1333,
+    mean: Sequence[float],
+    std: Sequence[float],
+    freeze_norm: bool = True,
+    anchors: tuple[int, ...] = ANCHORS,
+    samples: int = 512,
+) -> Detector:
+    """A detector that starts from the weights that its backbone has.
+
+    Training: (list of pictures (C, H, W) in 0..1, list of {"boxes" (n, 4) xyxy, "labels" (n,) of 1..classes, "masks"
+    (n, H, W)}) -> losses by name. Evaluation: list of pictures -> list of {"boxes", "labels", "scores", "masks"
+    (n, 1, H, W) in 0..1} at the pictures' own sizes.
+
+    Args:
+        backbone: becomes the detector's, and is changed by `freeze_norm`.
+        head: one of `DETECTORS`.
+        classes: without background, which is label 0.
+        width: channels of the maps and of the mask head; the box head is four times as wide.
+        sides: shorter sides, in pixels, to draw from in training; evaluation takes the last one.
+        longest: what the longer side may not exceed.
+        mean, std: of the pictures' channels.
+        freeze_norm: keep the statistics of the backbone's batch norms, and what follows them, as they are.
+        anchors: pixels a side of the boxes that are proposed from, one for each of the five maps.
+        samples: boxes of a picture that the heads learn from, a quarter of them on objects.
+    """
+    if head not in DETECTORS:
+        raise ValueError(f"unknown head {head!r}; known: {', '.join(DETECTORS)}")
+    if classes < 1:
+        raise ValueError(f"classes must be 1 or more, background not counted, got {classes}")
+    if len(anchors) != len(ANCHORS) or min(anchors) < 1:
+        raise ValueError(f"anchors must be {len(ANCHORS)} sides in pixels, one for each map, got {anchors}")
+    if not sides or min(sides) < 1 or longest < min(sides):
+        raise ValueError(f"sides must be one or more lengths in pixels, not all above longest={longest}, got {sides}")
+    if samples < 4:
+        raise ValueError(f"samples must be 4 or more, a quarter of them on objects, got {samples}")
+    if freeze_norm:
+        freeze_batch_norm_2d(backbone)
+    return Detector(
+        Neck(backbone, width),
+        _proposals(width, anchors),
+        _heads(head, classes, width, samples),
+        GeneralizedRCNNTransform(list(sides), longest, list(mean), list(std)),
+    )
+
+
+def _proposals(width: int, anchors: tuple[int, ...]) -> RegionProposalNetwork:
+    generator = AnchorGenerator(tuple((side,) for side in anchors), (RATIOS,) * len(anchors))
+    return RegionProposalNetwork(
+        generator,
+        Proposer(width, generator.num_anchors_per_location()[0]),
+        fg_iou_thresh=0.7,
+        bg_iou_thresh=0.3,
+        batch_size_per_image=256,
+        positive_fraction=0.5,
+        pre_nms_top_n={"training": 2000, "testing": 1000},
+        post_nms_top_n={"training": 1000, "testing": 1000},
+        nms_thresh=0.7,
+    )
+
+
+def _heads(head: str, classes: int, width: int, samples: int) -> RoIHeads:
+    box_pool = MultiScaleRoIAlign(list(LEVELS), BOX_SIDE, 2)
+    mask_pool = MultiScaleRoIAlign(list(LEVELS), MASK_SIDE, 2)
+    options: dict[str, Any] = {
+        "batch_size_per_image": samples,
+        "positive_fraction": 0.25,
+        "score_thresh": 0.05,
+        "nms_thresh": 0.5,
+        "detections_per_img": 100,
+    }
+    if head == "cascade_mask_rcnn":
+        return CascadeHeads(classes, width=width, box_roi_pool=box_pool, mask_roi_pool=mask_pool, side=BOX_SIDE, **options)
+    return RoIHeads(
+        box_pool,
+        TwoMLPHead(width * BOX_SIDE**2, 4 * width),
+        Predictor(4 * width, 1 + classes),
+        fg_iou_thresh=0.5,
+        bg_iou_thresh=0.5,
+        bbox_reg_weights=None,
+        mask_roi_pool=mask_pool,
+        mask_head=MaskRCNNHeads(width, [width] * 4, 1),
+        mask_predictor=MaskRCNNPredictor(width, width, 1 + classes),
+        **options,
+    )

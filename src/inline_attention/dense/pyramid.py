@@ -1,0 +1,164 @@
+"""A classifier's stages as four maps of strides 4, 8, 16 and 32: what heads for detection and segmentation want."""
+
+from collections.abc import Callable
+from math import ceil
+from typing import Any
+
+import torch.nn.functional as F
+from timm.models import create_model, group_parameters, is_model
+from torch import Tensor, nn
+
+from ..models.backbone import Backbone
+
+STRIDES = (4, 8, 16, 32)
+ANY_SIZE: tuple[dict[str, Any], ...] = ({"strict_img_size": False}, {"dynamic_img_size": True, "dynamic_img_pad": True}, {})
+"""What makes timm's models take pictures of any size: Swin and its kin, ViT and its kin, the others."""
+
+
+class Pyramid(nn.Module):
+    """One of timm's models as four maps.
+
+    Maps of other strides than 4, 8, 16 and 32 are resized to these: those of a plain ViT, which are all alike, or those of a
+    small pyramid, which begins at stride 2. Pictures may have any height and width: models of other packages see them
+    padded with zeros, right and below, to a multiple of 32.
+
+    Args:
+        body: what `create_model(..., features_only=True)` gives.
+    """
+
+    def __init__(self, body: nn.Module) -> None:
+        super().__init__()
+        self.body = body
+        information: Any = body.feature_info
+        reductions: list[int] = list(information.reduction())
+        if len(reductions) < len(STRIDES):
+            raise ValueError(f"the backbone gives {len(reductions)} maps, and 4 are needed: name more in out_indices")
+        last = {reduction: number for number, reduction in enumerate(reductions)}
+        fitting = all(stride in last for stride in STRIDES)
+        count = len(reductions)
+        self.chosen = tuple(last[stride] for stride in STRIDES) if fitting else tuple(range(count - 4, count))
+        """Which of the body's maps are given out: those of the four strides, or else the last four."""
+        self.reductions = tuple(reductions[number] for number in self.chosen)
+        first, second, third, fourth = (int(information.channels()[number]) for number in self.chosen)
+        self.channels: tuple[int, int, int, int] = (first, second, third, fourth)
+        output_fmt = getattr(body, "output_fmt", "NCHW")
+        self.channels_last = getattr(output_fmt, "value", output_fmt) == "NHWC"
+
+    def forward(self, pixels: Tensor) -> list[Tensor]:
+        """Pictures (B, C, H, W) -> four maps (B, channels[i], ceil(H / s), ceil(W / s)) for s = 4, 8, 16, 32."""
+        height, width = pixels.shape[-2:]
+        if not isinstance(self.bare(), Backbone):
+            pixels = F.pad(pixels, (0, -width % STRIDES[-1], 0, -height % STRIDES[-1]))
+        given = self.body(pixels)
+        maps = [given[number].permute(0, 3, 1, 2) if self.channels_last else given[number] for number in self.chosen]
+        return [
+            _fit(features, reduction, stride, (ceil(height / stride), ceil(width / stride)))
+            for features, reduction, stride in zip(maps, self.reductions, STRIDES, strict=True)
+        ]
+
+    def bare(self) -> nn.Module:
+        """The model inside the body, under the names that its classifier has; the body itself, where timm took it apart."""
+        wrapped = getattr(self.body, "model", None)
+        return wrapped if isinstance(wrapped, nn.Module) else self.body
+
+    def _prefix(self) -> str:
+        """What stands before the bare model's names."""
+        return "body." if self.bare() is self.body else "body.model."
+
+    def group_matcher(self, coarse: bool = False) -> Callable[[str], tuple[float, ...]]:
+        """The depth of a parameter, by its name: for layer-wise learning rates."""
+        bare, prefix = self.bare(), self._prefix()
+        matcher = getattr(bare, "group_matcher", None)
+        own = _by_order(bare) if matcher is None else group_parameters(bare, matcher(coarse=coarse), reverse=True)
+        depths = {prefix + name: depth for name, depth in own.items()}
+        return lambda name: (float(depths.get(name, "inf")),)
+
+    def no_weight_decay(self) -> set[str]:
+        """Names of parameters that are not to be drawn to zero: those that the wrapped model names."""
+        bare, prefix = self.bare(), self._prefix()
+        names: Callable[[], set[str]] = getattr(bare, "no_weight_decay", set)
+        return {prefix + name for name in names()}
+
+
+def _fit(features: Tensor, reduction: int, stride: int, size: tuple[int, int]) -> Tensor:
+    """A map (B, C, h, w) of one stride as one of another, (B, C, *size): cells stay where they are in the picture."""
+    if reduction != stride:
+        cells = [ceil(side * stride / reduction) for side in size]
+        missing = [max(0, cell - side) for cell, side in zip(cells, features.shape[-2:], strict=True)]
+        if any(missing):
+            features = F.pad(features, (0, missing[1], 0, missing[0]), mode="replicate")
+        full = [ceil(side * reduction / stride) for side in features.shape[-2:]]
+        features = F.interpolate(features, size=full, mode="bilinear", antialias=reduction < stride)
+    return features[:, :, : size[0], : size[1]]
+
+
+def _by_order(body: nn.Module) -> dict[str, int]:
+    """Depths of the parameters of a model that was taken apart: parts as they follow each other, and their numbered blocks.
+
+    Parts in front of the first one that has numbered blocks are the stem, one layer.
+    """
+    parts = [name for name, _ in body.named_children()]
+    begun = False
+    places: dict[str, tuple[int, int]] = {}
+    for name, _ in body.named_parameters():
+        part, *rest = name.split(".")
+        numbers = [int(word) for word in rest if word.isdigit()]
+        begun = begun or bool(numbers)
+        places[name] = (1 + parts.index(part) if begun and part in parts else 0, numbers[0] if numbers else 0)
+    layers = {place: depth for depth, place in enumerate(sorted(set(places.values())))}
+    return {name: layers[place] for name, place in places.items()}
+
+
+def make_pyramid(name: str, arguments: dict[str, Any]) -> Pyramid:
+    """A registered model, this package's or timm's, as a pyramid.
+
+    Args:
+        name: as `create_model` takes it.
+        arguments: for the model, besides `features_only`. Where it gives fewer than four maps if left alone, four are
+            spread over its depth; `out_indices` chooses others.
+    """
+    if not is_model(name.split(".")[0]):
+        raise ValueError(f"there is no model {name!r}: `inline list` and timm.list_models() name those that there are")
+    body = _body(name, arguments)
+    if len(body.feature_info.reduction()) < len(STRIDES) <= len(body.feature_info) and "out_indices" not in arguments:
+        count = len(body.feature_info)
+        spread = tuple((number + 1) * count // len(STRIDES) - 1 for number in range(len(STRIDES)))
+        body = _body(name, {**arguments, "out_indices": spread})
+    try:
+        return Pyramid(body)
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from error
+
+
+def _body(name: str, arguments: dict[str, Any]) -> Any:
+    """Whole inside, by `forward_intermediates`, where the model has it, so that weights keep their names."""
+    body = _create(name, {"feature_cls": "getter", **arguments})
+    wrapped = getattr(body, "model", None)
+    whole = wrapped is None or hasattr(wrapped, "forward_intermediates")
+    return body if whole or "feature_cls" in arguments else _create(name, arguments)
+
+
+def _create(name: str, arguments: dict[str, Any]) -> Any:
+    for defaults in ANY_SIZE:
+        try:
+            return create_model(name, features_only=True, **{**defaults, **arguments})
+        except TypeError as error:
+            if not any(argument in str(error) for argument in defaults if argument not in arguments):
+                raise _refused(name, arguments, error) from error
+        except (RuntimeError, ValueError, AssertionError, AttributeError) as error:
+            raise _refused(name, arguments, error) from error
+    raise AssertionError("the last defaults are none")
+
+
+def _refused(name: str, arguments: dict[str, Any], error: Exception) -> ValueError:
+    given = ", ".join(f"{key}={value!r}" for key, value in arguments.items() if key != "feature_cls") or "no arguments"
+    reason = (str(error).splitlines() or [type(error).__name__])[0]
+    return ValueError(f"{name} cannot be a pyramid of maps with {given}: {reason}")
+
+
+def backbone_of(model: nn.Module) -> nn.Module:
+    """The bare model inside a pyramid, a detector or a segmenter, into which classification weights are laid."""
+    found = [module for module in model.modules() if isinstance(module, Pyramid)]
+    if len(found) != 1:
+        raise ValueError(f"{type(model).__name__} holds {len(found)} pyramids, and not one")
+    return found[0].bare()

@@ -1,0 +1,62 @@
+"""A trained detector or segmenter, from a run's folder or a file of weights."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from torch import nn
+
+from ..models.checkpoints import read_checkpoint, select_weights
+from ..models.wording import first_line
+from ..training.recipe import DataPart, ModelPart, Recipe, TaskPart, build, check
+from ..training.trained import creation_of, metadata_of, weights_of
+from . import make_task
+from .dense_task import DenseTask
+
+
+@dataclass(frozen=True)
+class DenseModel:
+    """A model, its task, and what its classes are called."""
+
+    model: nn.Module
+    name: str
+    task: DenseTask
+    classes: tuple[str, ...]
+    said: str
+    """What the loader says of the weights."""
+
+
+def task_named(what: str, weights: Path | None = None) -> str:
+    """What a model was trained for: 'classify', 'detect' or 'segment'. Files that do not say it are classifiers."""
+    path = weights or Path(what)
+    if not path.exists():
+        return "classify"
+    return str(metadata_of(weights_of(str(path))).get("task", {}).get("name", "classify"))
+
+
+def load_dense(what: str, inference: str | None = None) -> DenseModel:
+    """A detector or segmenter to use.
+
+    Args:
+        what: the folder of a run, or a file of weights that a run wrote.
+        inference: 'whole' or 'slide', if it is to be another than in the run.
+    """
+    path = weights_of(what)
+    metadata = metadata_of(path)
+    name, arguments = creation_of(metadata, path)
+    asked = {} if inference is None else {"inference": inference}
+    recipe = Recipe(
+        task=build(TaskPart, {**metadata["task"], **asked}, "task.", str(path)),
+        model=ModelPart(name),
+        data=build(DataPart, metadata["data"], "data.", str(path)),
+    )
+    check(recipe)
+    task = make_task(recipe)
+    assert isinstance(task, DenseTask)
+    classes = tuple(map(str, metadata["classes"]))
+    model = task.make(name, arguments, len(classes))
+    state = select_weights(read_checkpoint(path), ema=False, source=str(path))
+    try:
+        model.load_state_dict(state)
+    except RuntimeError as error:
+        raise ValueError(f"{path} does not fit {name} with {task.head}: {first_line(error)}") from error
+    return DenseModel(model.eval(), name, task, classes, f"{len(state)} tensors matched")

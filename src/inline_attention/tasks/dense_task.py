@@ -1,0 +1,87 @@
+"""What detection and segmentation have in common: a pyramid of maps under a head, and where the pictures are."""
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+import torch
+from PIL import Image
+from torch import nn
+from typing_extensions import override
+
+from ..dense.pyramid import backbone_of, make_pyramid
+from ..dense.splits import NoSplitError, Split
+from ..training.create import creation
+from ..training.recipe import HEADS
+from ..training.source import TRAIN, Source
+from ..training.task import Task
+
+
+class DenseTask(Task):
+    """A task whose model is a head on a timm model's maps."""
+
+    @property
+    def head(self) -> str:
+        """The one asked for, or the usual one."""
+        task = self.recipe.task
+        return HEADS[task.name][0] if task.head == "auto" else task.head
+
+    @override
+    def creation(self, classes: int) -> tuple[str, dict[str, Any]]:
+        name, arguments = creation(self.recipe, 0)
+        del arguments["num_classes"]  # there is no classifier in a pyramid
+        return name, arguments
+
+    @override
+    def make(self, name: str, arguments: dict[str, Any], classes: int) -> nn.Module:
+        return self.on(make_pyramid(name, arguments), classes)
+
+    @abstractmethod
+    def look(self, model: nn.Module, picture: Image.Image, device: torch.device) -> Any:
+        """What a model says of one picture, at the picture's own size."""
+
+    @abstractmethod
+    def on(self, pyramid: Any, classes: int) -> nn.Module:
+        """The head on these maps."""
+
+    @override
+    def backbone(self, model: nn.Module) -> nn.Module:
+        return backbone_of(model)
+
+    @override
+    def open(self) -> Source:
+        """Splits as the folder has them; without a validation split, a share is held out.
+
+        `data.val train` evaluates on the training pictures: for trying whether a model can learn them at all.
+        """
+        data = self.recipe.data
+        root = Path(data.source).expanduser()
+        if not root.is_dir():
+            raise ValueError(f"there is no folder {root}")
+        train, classes, bad = self.read(root, "train", None)
+        if data.limit:
+            train = train.choose(range(min(data.limit, len(train))))
+        if data.val in TRAIN:
+            return Source(train, train, classes, bad)
+        try:
+            val, _, more = self.read(root, "val", classes)
+            return Source(train, val, classes, (*bad, *more))
+        except NoSplitError:
+            pass
+        learned, held = hold_out([train.name(index) for index in range(len(train))], data.val_share)
+        return Source(train.choose(learned), train.choose(held), classes, bad)
+
+    @abstractmethod
+    def read(self, root: Path, split: Split, known: tuple[str, ...] | None) -> tuple[Any, tuple[str, ...], tuple[str, ...]]:
+        """Pictures of a split, the names of classes, and what was left out."""
+
+
+def hold_out(names: Sequence[str], share: float) -> tuple[list[int], list[int]]:
+    """(learned from, held out), by a hash of the files' names: the same ones wherever and whenever it is done."""
+    if len(names) < 2:
+        raise ValueError(f"there is one picture, {''.join(names) or 'or none'}: none could be held out (--data.val train)")
+    order = sorted(range(len(names)), key=lambda index: blake2b(Path(names[index]).name.encode()).digest())
+    held = order[: min(max(1, round(share * len(names))), len(names) - 1)]
+    return sorted(set(order) - set(held)), sorted(held)

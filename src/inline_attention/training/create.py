@@ -1,0 +1,33 @@
+"""timm's model of a recipe: by which name and arguments it is made."""
+
+from typing import Any
+
+from timm.models import create_model, get_pretrained_cfg, is_model, list_models
+from torch import nn
+
+from ..models.wording import first_line
+from .recipe import Recipe, model_arguments, nearest
+
+
+def creation(recipe: Recipe, classes: int) -> tuple[str, dict[str, Any]]:
+    """Name and arguments with which `timm.create_model` makes the recipe's model."""
+    part, data = recipe.model, recipe.data
+    if not is_model(part.name):
+        close = nearest(part.name, list_models())
+        raise ValueError(f"unknown model {part.name!r}{close}; `inline list` shows this package's, timm.list_models() all")
+    arguments: dict[str, Any] = {**model_arguments(part), "num_classes": classes, "in_chans": data.channels}
+    if part.drop_path:
+        arguments["drop_path_rate"] = part.drop_path
+    configuration = get_pretrained_cfg(part.name, allow_unregistered=True)
+    if part.name.startswith("inline_") or (configuration and configuration.fixed_input_size):
+        arguments["img_size"] = data.size
+    return part.name, arguments
+
+
+def make_model(name: str, arguments: dict[str, Any]) -> nn.Module:
+    """The model, or one line about what is wrong with the arguments."""
+    try:
+        model: nn.Module = create_model(name, **arguments)
+    except (TypeError, RuntimeError, AssertionError) as error:
+        raise ValueError(f"{name} cannot be made: {first_line(error)}") from error
+    return model

@@ -1,0 +1,209 @@
+"""Detection and segmentation as a user meets them: train, eval, predict, list, and what is said of bad input."""
+
+import json
+import re
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from inline_attention.cli.main import main
+
+from ..tasks.small import detect_recipe, segment_recipe, write_coco, write_maps
+from ..training.small import run_command, write_pictures, write_recipe
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """A folder with a run to segment, a run to detect, and their data."""
+    folder = tmp_path_factory.mktemp("dense")
+    maps, coco = write_maps(folder / "maps"), write_coco(folder / "coco", 6, 3)
+    recipes = {
+        "segment": segment_recipe(maps, schedule={"steps": 40}, run={"evaluate": 20}),
+        "detect": detect_recipe(coco, data={"val": "validation"}, schedule={"epochs": 1, "shape": "cosine", "drops": ()}),
+    }
+    for name, recipe in recipes.items():
+        path = write_recipe(folder / f"{name}.toml", recipe)
+        done = run_command("train", "--task", name, "--recipe", str(path), "--out", str(folder / name), "--device", "cpu")
+        assert done.returncode == 0, done.stderr
+        (folder / f"{name}.txt").write_text(done.stdout + done.stderr)
+    return folder
+
+
+def pixels(path):
+    with Image.open(path) as picture:
+        return np.asarray(picture)
+
+
+def ran(capsys, *words):
+    main([str(word) for word in words])
+    return capsys.readouterr().out
+
+
+def failed(capsys, *words):
+    with pytest.raises(SystemExit) as stop:
+        main([str(word) for word in words])
+    assert stop.value.code == 2
+    told = capsys.readouterr().err.strip().splitlines()
+    told = [line for line in told if line.startswith("inline: ")]
+    assert len(told) == 1
+    return told[0]
+
+
+def test_a_run_leaves_a_table_a_curve_and_drawn_predictions(runs):
+    for name, columns in (("segment", ("mIoU %", "mAcc %", "aAcc %")), ("detect", ("mask AP", "box AP50"))):
+        text = (runs / f"{name}.txt").read_text()
+        assert all(column in text for column in columns)
+        assert "last weights" in text
+        assert {"curve.png", "predictions.png", "metrics.csv", "best.safetensors", "result.json"} <= {
+            path.name for path in (runs / name).iterdir()
+        }
+        assert pixels(runs / name / "predictions.png").shape[1] > 480
+    assert (runs / "segment" / "confusion.png").is_file()
+    assert "miou" in (runs / "segment" / "metrics.csv").read_text().splitlines()[0]
+    assert "mask_ap_small" in (runs / "detect" / "metrics.csv").read_text().splitlines()[0]
+
+
+def test_eval_tells_what_the_run_found(runs, capsys, tmp_path):
+    best = json.loads((runs / "segment" / "result.json").read_text())
+    found = json.loads(ran(capsys, "eval", runs / "segment", "--json", "--out", tmp_path, "--device", "cpu"))
+    assert found["miou"] == pytest.approx(best["miou"], abs=1e-3)
+    assert found["per_class"] == pytest.approx(best["per_class"], abs=1e-3)
+    assert found["classes"] == ["ground", "ball", "box"]
+    assert (tmp_path / "confusion.png").is_file()
+    text = ran(capsys, "eval", runs / "segment", "--out", tmp_path, "--device", "cpu", "--inference", "slide")
+    assert "mIoU %" in text
+    assert "Hardest classes: " in text
+    text = ran(capsys, "eval", runs / "detect", "--out", tmp_path, "--device", "cpu", "--task", "detect")
+    assert re.search(r"boxes .*\n.*masks ", text)
+    elsewhere = json.loads(ran(capsys, "eval", runs / "detect", "--data", runs / "coco", "--json", "--out", tmp_path))
+    assert elsewhere["pictures"] == 3, "the val split of the folder"
+
+
+def test_predict_draws_and_tells(runs, capsys, tmp_path):
+    picture = runs / "maps" / "images" / "val" / "0.png"
+    text = ran(capsys, "predict", picture, "--model", runs / "segment", "--out", tmp_path)
+    assert re.search(r"0\.png -> .*0\.png\n +\d+\.\d\d%  \w+", text)
+    labels = pixels(tmp_path / "0_labels.png")
+    assert labels.shape == (40, 56)
+    assert set(np.unique(labels)) <= {0, 1, 2}
+    assert pixels(tmp_path / "0.png").shape[1] % 56 == 0
+    lines = ran(capsys, "predict", picture.parent, "--model", runs / "segment", "--out", tmp_path, "--json").splitlines()
+    assert len(lines) == 4
+    shares = json.loads(lines[0])["classes"]
+    assert sum(entry["share"] for entry in shares) == pytest.approx(1)
+    words = ("predict", runs / "coco/val2017/1.png", "--model", runs / "detect", "--out", tmp_path)
+    found = json.loads(ran(capsys, *words, "--json", "--threshold", 0))
+    assert all(entry["name"] in ("ball", "box") for entry in found["objects"])
+    assert all(0 <= entry["box"][0] <= entry["box"][2] <= 64 for entry in found["objects"])
+    text = ran(capsys, *words, "--threshold", 1)
+    assert "nothing sure enough" in text
+
+
+def test_large_and_odd_pictures(runs, capsys, tmp_path):
+    Image.fromarray(np.random.default_rng(0).integers(0, 255, (301, 97, 3), np.uint8)).save(tmp_path / "odd.png")
+    for name in ("segment", "detect"):
+        ran(capsys, "predict", tmp_path / "odd.png", "--model", runs / name, "--out", tmp_path / name)
+        assert (tmp_path / name / "odd.png").is_file()
+    assert pixels(tmp_path / "segment" / "odd_labels.png").shape == (301, 97)
+
+
+def test_models_for_one_task_are_not_for_another(runs, capsys, tmp_path):
+    assert "was trained to segment, not to detect" in failed(capsys, "eval", runs / "segment", "--task", "detect")
+    assert "was trained to detect, not to segment" in failed(
+        capsys, "predict", "x.png", "--model", runs / "detect", "--task", "segment"
+    )
+    told = failed(capsys, "analyze", "rank", runs / "segment", "--out", tmp_path)
+    assert "is a model to segment: this works with models that classify" in told
+    told = failed(capsys, "eval", runs / "segment", "--data", runs / "coco", "--out", tmp_path)
+    assert "holds no label maps" in told
+    assert "--size is for models that classify" in failed(capsys, "eval", runs / "segment", "--size", 32, 32)
+    other = write_maps(tmp_path / "other")
+    (other / "classes.txt").write_text("ground\nball\ncube\n")
+    assert "cube" in failed(capsys, "eval", runs / "segment", "--data", other, "--out", tmp_path / "out")
+
+
+def test_what_the_options_must_not_say(runs, capsys, tmp_path):
+    words = ("train", "--task", "segment", "--data", runs / "maps", "--out", tmp_path / "run")
+    assert failed(capsys, *words, "--task.head", "mask_rcnn") == (
+        "inline: task.head mask_rcnn is not one to segment with; there are: semantic_fpn, upernet"
+    )
+    assert "augment.mixup is for classification only, got 0.8" in failed(capsys, *words, "--augment.mixup", 0.8)
+    assert "needs a width that is a multiple of 8, got 44" in failed(capsys, *words, "--task.width", 44)
+    assert "--task segment: the recipe is one to classify by" in failed(capsys, *words, "--recipe", "digits")
+    assert "--task detect needs pictures: --data DIR" in failed(capsys, "train", "--task", "detect")
+    assert not (tmp_path / "run").exists(), "nothing is left behind"
+
+
+def test_bad_entries_are_named_and_can_be_left_out(capsys, tmp_path):
+    root = write_coco(tmp_path / "coco", 6, 3)
+    path = root / "annotations" / "instances_train2017.json"
+    good = json.loads(path.read_text())
+    words = ("train", "--task", "detect", "--data", root, "--data.val", "train", "--dry-run")
+
+    def told(change):
+        content = json.loads(json.dumps(good))
+        change(content)
+        path.write_text(json.dumps(content))
+        return failed(capsys, *words)
+
+    first = good["annotations"][0]["id"]
+    assert told(lambda c: c["images"][3].update(file_name="gone.png")).startswith(
+        f'inline: {path}: image {good["images"][3]["id"]} is "gone.png", which is not in '
+    )
+    assert f"{path}: annotation {first} has a bbox of no area: 0 x 5" in told(
+        lambda c: c["annotations"][0].update(bbox=[1, 1, 0, 5])
+    )
+    assert f"{path}: annotation {first} has category_id 99, which is no category" in told(
+        lambda c: c["annotations"][0].update(category_id=99)
+    )
+    assert "a mask of another size than its picture: [5, 5]" in told(
+        lambda c: c["annotations"][0]["segmentation"].update(size=[5, 5])
+    )
+    broken = json.loads(path.read_text())
+    assert broken != good
+    text = ran(capsys, *words, "--skip-bad", "--optim.batch", 4)
+    assert "6 pictures" in text
+
+
+def test_bad_masks_are_named(runs, capsys, tmp_path):
+    root = write_maps(tmp_path / "maps", 4, 2)
+    mask = root / "masks" / "train" / "1.png"
+    words = ("train", "--task", "segment", "--data", root, "--dry-run", "--optim.batch", 4)
+    Image.fromarray(np.zeros((7, 9), np.uint8)).save(mask)
+    assert f"{mask} is 9 x 7 (width x height), and its picture" in failed(capsys, *words)
+    Image.fromarray(np.full((40, 56), 7, np.uint8)).save(mask)
+    assert f"{mask} holds class 7 at row 0, column 0, and there are 0 to 2" in failed(capsys, *words)
+    Image.fromarray(np.zeros((40, 56, 3), np.uint8)).save(mask)
+    assert f"{mask} is RGB: a mask holds one class number for each pixel" in failed(capsys, *words)
+    mask.unlink()
+    assert "1.png has no mask of its name in" in failed(capsys, *words)
+
+
+def test_a_dry_run_tells_the_recipe_and_the_cost(runs, capsys):
+    found = json.loads(
+        ran(capsys, "train", "--task", "segment", "--data", runs / "maps", "--dry-run", "--json", "--optim.batch", 4)
+    )
+    assert found["recipe"]["task.head"] == "semantic_fpn"
+    assert found["estimate"]["classes"] == 3
+    assert found["estimate"]["seconds"] > 0
+
+
+def test_folders_without_objects_or_maps(capsys, tmp_path):
+    write_pictures(tmp_path / "classes", 2)
+    for task, told in (("detect", "has no train split"), ("segment", "holds no label maps")):
+        assert told in failed(capsys, "train", "--task", task, "--data", tmp_path / "classes", "--out", tmp_path / "run")
+        assert "there is no folder" in failed(capsys, "train", "--task", task, "--data", tmp_path / "none")
+
+
+def test_list_counts_detectors_and_segmenters(capsys):
+    found = json.loads(ran(capsys, "list", "inline_pvt_tiny", "--dense", "--json"))["models"]
+    by_head = {entry["head"]: entry for entry in found}
+    assert set(by_head) == {"mask_rcnn", "semantic_fpn"}
+    fpn = by_head["semantic_fpn"]
+    assert (fpn["height"], fpn["width"], fpn["classes"]) == (512, 2048, 150)
+    assert fpn["inline_flops"] < fpn["softmax_flops"]
+    assert round(by_head["mask_rcnn"]["inline_params"] / 1e6, 1) == 31.7
+    text = ran(capsys, "list", "inline_pvt_tiny", "--dense")
+    assert "semantic_fpn" in text
+    assert "no pyramid is named like 'inline_deit_*'" in failed(capsys, "list", "inline_deit_*", "--dense")

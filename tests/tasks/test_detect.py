@@ -1,0 +1,122 @@
+"""Detection through the one loop: truth against itself, a killed run, pictures without objects."""
+
+import pytest
+import torch
+from accelerate import Accelerator
+from torch import nn
+
+from inline_attention.tasks import make_task
+from inline_attention.training.build import build_model, build_optimizer
+from inline_attention.training.evaluate import evaluate
+from inline_attention.training.loader import evaluation_batches, training_batches
+from inline_attention.training.plan import make_plan
+from inline_attention.training.train import train
+
+from ..training.small import Quiet, metrics, never, weights
+from .small import detect_recipe, write_coco
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    return write_coco(tmp_path_factory.mktemp("detect"))
+
+
+class Oracle(nn.Module):
+    """Knows the objects of the pictures it is shown, one after the other, but `moved` shares of a width to the right."""
+
+    def __init__(self, pictures, moved=0.0):
+        super().__init__()
+        self.truths, self.moved = iter([pictures.load(index, 3)[1] for index in range(len(pictures))]), moved
+
+    def forward(self, pictures):
+        found = []
+        for _ in pictures:
+            truth = next(self.truths)
+            boxes = torch.from_numpy(truth.boxes).clone()
+            boxes[:, 0::2] += self.moved * (boxes[:, 2:3] - boxes[:, 0:1])
+            masks = torch.from_numpy(truth.masks())[:, None].float()
+            labels = torch.from_numpy(truth.labels)
+            found.append({"boxes": boxes, "labels": labels, "scores": torch.ones(len(labels)), "masks": masks})
+        return found
+
+
+def score(task, model):
+    accelerator, source = Accelerator(cpu=True), task.open()
+    how = {"rank": 0, "processes": 1, "channels": 3, "workers": 0}
+    batches = evaluation_batches(source.val, task.show(training=False), 3, **how)
+    return evaluate(model, batches, task.meter(source, accelerator), accelerator, skip_bad=False)
+
+
+def test_truth_against_itself_is_100(data):
+    task = make_task(detect_recipe(data))
+    found = score(task, Oracle(task.open().val))
+    assert found.numbers["box_ap"] == found.numbers["mask_ap"] == pytest.approx(100)
+    assert found.details["per_class"] == [pytest.approx(100)] * 2
+    assert found.pictures == 8
+    moved = score(task, Oracle(task.open().val, 0.1)).numbers
+    assert moved["box_ap"] == pytest.approx(70), "overlaps of 0.9 / 1.1 reach the thresholds from 0.5 to 0.8"
+    assert moved["box_ap75"] == pytest.approx(100)
+    assert moved["mask_ap"] == pytest.approx(100), "masks were not moved"
+
+
+def run(recipe, out, *, stop=never, resume=False):
+    report = Quiet()
+    outcome = train(make_task(recipe), out, resume=resume, report=report, stop=stop, device="cpu")
+    return report, outcome
+
+
+@pytest.mark.parametrize("head", ["mask_rcnn", "cascade_mask_rcnn"])
+def test_a_stopped_run_goes_on_bit_for_bit(data, tmp_path, head):
+    recipe = detect_recipe(data, task={"head": head}, model={"drop_path": 0.2})
+    run(recipe, tmp_path / "whole")
+    steps = []
+    _, outcome = run(recipe, tmp_path / "cut", stop=lambda: bool(steps.append(1)) or len(steps) == 3)
+    assert not outcome.finished
+    run(recipe, tmp_path / "cut", resume=True)
+    assert metrics(tmp_path / "cut") == metrics(tmp_path / "whole")
+    assert weights(tmp_path / "cut") == weights(tmp_path / "whole")
+    rows = metrics(tmp_path / "whole")
+    rates = [row["lr"] for row in rows if row["kind"] == "training"]
+    assert rates == pytest.approx([2e-3, 2e-3, 2e-4, 2e-4]), "a tenth after the first epoch"
+    assert {"mask_ap", "mask_ap_small", "box_ap", "box_ap50"} <= set([row for row in rows if row["kind"] == "evaluation"][-1])
+
+
+def test_crowds_are_left_out_of_training_and_empty_pictures_are_not(data):
+    task = make_task(detect_recipe(data, augment={"hflip": 0.0}))
+    source = task.open()
+    pictures = {int(source.train.load(index, 3)[1].image_id): source.train.load(index, 3)[1] for index in range(8)}
+    plan = make_plan(task.recipe, 8, 1)
+    how = {"seed": 0, "rank": 0, "start": 0, "channels": 3, "workers": 0}
+    shown = {}
+    for batch in list(training_batches(source.train, task.show(training=True), plan, **how))[:4]:
+        assert isinstance(batch.targets, list)
+        for target in batch.targets:
+            shown[int(target["image_id"])] = target
+    assert len(shown[2]["boxes"]) == 0, "the second picture has no objects"
+    assert shown[2]["masks"].shape == (0, 48, 64)
+    for number, target in shown.items():
+        objects = pictures[number]
+        assert target["boxes"].tolist() == objects.boxes[~objects.crowd].tolist()
+    assert any(objects.crowd.any() for objects in pictures.values())
+    model, _ = build_model(task, source.classes)
+    empty = [target for number, target in shown.items() if number == 2]
+    losses = model.train()([torch.rand(3, 48, 64)], empty)
+    assert all(torch.isfinite(loss) for loss in losses.values())
+
+
+def test_layers_learn_at_their_own_rate(data):
+    task = make_task(detect_recipe(data, optim={"layer_decay": 0.5}))
+    model, _ = build_model(task, ("ball", "box"))
+    optimizer = build_optimizer(model, task.recipe, make_plan(task.recipe, 8, 1))
+    scale = {id(p): group["lr_scale"] for group in optimizer.param_groups for p in group["params"]}
+    named = {name: scale[id(parameter)] for name, parameter in model.named_parameters()}
+    heads = {value for name, value in named.items() if not name.startswith("backbone.body.")}
+    assert heads == {1.0}
+    inside = [value for name, value in named.items() if name.startswith("backbone.body.")]
+    assert max(inside) < 1.0
+    assert min(inside) < max(inside) / 4, "early layers learn more slowly than late ones"
+
+
+def test_another_number_of_classes_is_another_run(data, tmp_path):
+    with pytest.raises(ValueError, match=r"optim.batch 9|do not fill a batch of 9"):
+        run(detect_recipe(data, optim={"batch": 9, "device_batch": 9}), tmp_path / "run")
