@@ -1,7 +1,10 @@
 """Detection and segmentation as a user meets them: train, eval, predict, list, and what is said of bad input."""
 
+import io
 import json
 import re
+import shutil
+from contextlib import redirect_stderr, redirect_stdout
 
 import numpy as np
 import pytest
@@ -10,7 +13,7 @@ from PIL import Image
 from inline_attention.cli.main import main
 
 from ..tasks.small import detect_recipe, segment_recipe, write_coco, write_maps
-from ..training.small import run_command, write_pictures, write_recipe
+from ..training.small import write_pictures, write_recipe
 
 
 @pytest.fixture(scope="module")
@@ -24,9 +27,10 @@ def runs(tmp_path_factory):
     }
     for name, recipe in recipes.items():
         path = write_recipe(folder / f"{name}.toml", recipe)
-        done = run_command("train", "--task", name, "--recipe", str(path), "--out", str(folder / name), "--device", "cpu")
-        assert done.returncode == 0, done.stderr
-        (folder / f"{name}.txt").write_text(done.stdout + done.stderr)
+        said = io.StringIO()
+        with redirect_stdout(said), redirect_stderr(said):
+            main(["train", "--task", name, "--recipe", str(path), "--out", str(folder / name), "--device", "cpu"])
+        (folder / f"{name}.txt").write_text(said.getvalue())
     return folder
 
 
@@ -51,7 +55,7 @@ def failed(capsys, *words):
 
 
 def test_a_run_leaves_a_table_a_curve_and_drawn_predictions(runs):
-    for name, columns in (("segment", ("mIoU %", "mAcc %", "aAcc %")), ("detect", ("mask AP", "box AP50"))):
+    for name, columns in (("segment", ("mIoU %", "mAcc %", "aAcc %")), ("detect", ("mask AP", "box AP", "AP50"))):
         text = (runs / f"{name}.txt").read_text()
         assert all(column in text for column in columns)
         assert "last weights" in text
@@ -106,6 +110,60 @@ def test_large_and_odd_pictures(runs, capsys, tmp_path):
         ran(capsys, "predict", tmp_path / "odd.png", "--model", runs / name, "--out", tmp_path / name)
         assert (tmp_path / name / "odd.png").is_file()
     assert pixels(tmp_path / "segment" / "odd_labels.png").shape == (301, 97)
+    labels = []
+    for side in (0, 16):
+        ran(capsys, "predict", tmp_path / "odd.png", "--model", runs / "segment", "--out", tmp_path / "sized", "--side", side)
+        labels.append(pixels(tmp_path / "sized" / "odd_labels.png"))
+    assert labels[0].shape == labels[1].shape == (301, 97)
+    assert (labels[0] != labels[1]).any(), "a picture shown at another size is another picture"
+
+
+def test_what_is_left_out_of_an_evaluation_is_told(runs, capsys, tmp_path):
+    """And other pictures need no training split, nor all of the classes."""
+    root = write_coco(tmp_path / "coco", 3, 4)
+    shutil.rmtree(root / "train2017")
+    (root / "annotations" / "instances_train2017.json").unlink()
+    path = root / "annotations" / "instances_val2017.json"
+    told = json.loads(path.read_text())
+    told["annotations"][0]["bbox"] = [1, 1, 0, 5]
+    path.write_text(json.dumps(told))
+    words = ("eval", runs / "detect", "--data", root, "--out", tmp_path / "out", "--device", "cpu")
+    assert "has a bbox of no area" in failed(capsys, *words)
+    found = json.loads(ran(capsys, *words, "--skip-bad", "--json"))
+    assert len(found["bad"]) == 1
+    assert "has a bbox of no area" in found["bad"][0]
+    assert found["pictures"] == 4
+    text = ran(capsys, *words, "--skip-bad")
+    assert "1 pictures or entries were left out:" in text
+    assert "data.val must be one of" in failed(capsys, *words, "--split", "nonsense")
+    assert "--split train is of other pictures" in failed(capsys, "eval", runs / "detect", "--split", "train")
+    assert "--inference and --side are for those that segment" in failed(capsys, *words, "--side", 0)
+    assert "--ema is for files that hold both" in failed(capsys, *words, "--ema")
+
+
+def test_predictions_are_not_written_over_pictures(runs, capsys, tmp_path):
+    Image.new("RGB", (40, 40)).save(tmp_path / "a.png")
+    Image.new("RGB", (40, 40)).save(tmp_path / "a_labels.png")
+    before = (tmp_path / "a.png").read_bytes()
+    told = failed(capsys, "predict", tmp_path / "a.png", "--model", runs / "segment", "--out", tmp_path)
+    assert "a.png would be written over the picture that it is made from: choose another --out" in told
+    assert (tmp_path / "a.png").read_bytes() == before
+    ran(capsys, "predict", tmp_path, "--model", runs / "segment", "--out", tmp_path / "out")
+    assert len(list((tmp_path / "out").iterdir())) == 4, "no name is taken twice"
+
+
+def test_a_trained_model_is_a_start_for_other_classes(runs, capsys, tmp_path):
+    root = write_maps(tmp_path / "maps", 4, 2)
+    (root / "classes.txt").write_text("ground\nball\nbox\ncone\n")
+    recipe = segment_recipe(root, model={"weights": str(runs / "segment")}, schedule={"steps": 1})
+    main(
+        ["train", "--recipe", str(write_recipe(tmp_path / "r.toml", recipe)), "--out", str(tmp_path / "run"), "--device", "cpu"]
+    )
+    said = capsys.readouterr().err
+    assert re.search(r"\d+ tensors matched, left out for their size: head.bias, head.weight", said)
+    other = segment_recipe(root, model={"weights": str(runs / "detect")})
+    told = failed(capsys, "train", "--recipe", write_recipe(tmp_path / "o.toml", other), "--out", tmp_path / "other")
+    assert "is of another model than inline_pvt_nano with semantic_fpn" in told
 
 
 def test_models_for_one_task_are_not_for_another(runs, capsys, tmp_path):
@@ -128,7 +186,16 @@ def test_what_the_options_must_not_say(runs, capsys, tmp_path):
     assert failed(capsys, *words, "--task.head", "mask_rcnn") == (
         "inline: task.head mask_rcnn is not one to segment with; there are: semantic_fpn, upernet"
     )
-    assert "augment.mixup is for classification only, got 0.8" in failed(capsys, *words, "--augment.mixup", 0.8)
+    told = failed(capsys, *words, "--augment.mixup", 0.8)
+    assert told == "inline: augment.mixup says nothing to a recipe to segment by, got 0.8: leave it out"
+    detect = ("train", "--task", "detect", "--data", runs / "coco", "--out", tmp_path / "run")
+    assert "data.size says nothing to a recipe to detect by, got (512, 512)" in failed(capsys, *detect, "--data.size", 512, 512)
+    assert "the warm-up of 2 steps is longer than the run's 1" in failed(
+        capsys, *words, "--optim.batch", 4, "--schedule.steps", 1
+    )
+    assert "schedule.drops (9,): the last one is not within the run's" in failed(
+        capsys, *detect, "--schedule.shape", "drops", "--schedule.drops", 9, "--schedule.epochs", 2
+    )
     assert "needs a width that is a multiple of 8, got 44" in failed(capsys, *words, "--task.width", 44)
     assert "--task segment: the recipe is one to classify by" in failed(capsys, *words, "--recipe", "digits")
     assert "--task detect needs pictures: --data DIR" in failed(capsys, "train", "--task", "detect")

@@ -153,14 +153,26 @@ def test_classes_come_by_id_and_follow_those_known(tmp_path):
         open_coco(tmp_path, "train", known=("cat",))
 
 
-def test_pictures_come_by_id_and_the_first_can_be_asked_for(tmp_path):
-    told = content(thing(1, image=1), thing(2, image=2), thing(3, image=3, bbox=(0, 0, 0, 1)), images=map(image, (3, 2, 1)))
-    pictures, _, left_out = open_coco(write(tmp_path, told), "train", limit=2)
-    assert pictures.files() == ["1.png", "2.png"]
-    assert left_out == (), "nothing is said of the others"
-    assert pictures.ground_truth().getAnnIds() == [1, 2]
-    with pytest.raises(ValueError, match="limit must be at least 1"):
-        open_coco(tmp_path, "train", limit=0)
+def test_pictures_come_by_id_and_some_can_be_chosen(tmp_path):
+    told = content(thing(1, image=1), thing(2, image=2), thing(3, image=3), images=map(image, (3, 2, 1)))
+    pictures, _, _ = open_coco(write(tmp_path, told, pictures=(1, 2, 3)), "train")
+    assert pictures.files() == ["1.png", "2.png", "3.png"]
+    some = pictures.choose([2, 0])
+    assert some.files() == ["3.png", "1.png"]
+    assert some.ground_truth().getAnnIds() == [3, 1]
+    assert some.load(0, 3)[1].ids.tolist() == [3]
+
+
+def test_another_annotation_is_another_digest(tmp_path):
+    before = open_coco(write(tmp_path, content(thing(1))), "train")[0].digest()
+    assert before == open_coco(write(tmp_path, content(thing(1))), "train")[0].digest()
+    assert before != open_coco(write(tmp_path, content(thing(1, category=7))), "train")[0].digest()
+
+
+def test_a_sliver_is_no_box(tmp_path):
+    told = content(thing(1, bbox=(2, 2, 1e-5, 3), segmentation=square(2, 2, 1, 3)))
+    with pytest.raises(ValueError, match=r"annotation 1 has a bbox of no area once it is clipped to its picture"):
+        open_coco(write(tmp_path, told), "train")
 
 
 def test_the_truth_is_that_of_the_file(tmp_path, capsys):

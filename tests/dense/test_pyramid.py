@@ -198,3 +198,12 @@ def test_gradients_reach_every_parameter():
     pyramid = make_pyramid("inline_deit_nano", {})
     sum(features.square().sum() for features in pyramid(torch.randn(1, 3, 33, 40))).backward()
     assert all(parameter.grad is not None for parameter in pyramid.parameters())
+
+
+def test_a_map_is_shrunk_by_its_mean():
+    """Every pixel counts: a checkerboard has no stripes left."""
+    from inline_attention.dense.pyramid import _fit
+
+    board = (torch.arange(16)[:, None] + torch.arange(16)) % 2
+    shrunk = _fit(board.float()[None, None], 4, 16, (4, 4))
+    torch.testing.assert_close(shrunk[..., 1:-1, 1:-1], torch.full((1, 1, 2, 2), 0.5), atol=0.02, rtol=0)

@@ -36,7 +36,7 @@ THEIRS = {
     "upernet": (smp.UPerNet, {"decoder_channels": 256}),
     "semantic_fpn": (smp.FPN, {"decoder_pyramid_channels": 256, "decoder_segmentation_channels": 128}),
 }
-NAMES = {"encoder.model.": "backbone.body.", "segmentation_head.": "head.", "decoder.p5.": "decoder.neck.inner_blocks.3.0."}
+NAMES = {"encoder.model.": "backbone.body.", "segmentation_head.0.": "head.", "decoder.p5.": "decoder.neck.inner_blocks.3.0."}
 NAMES |= {f"decoder.p{level}.skip_conv.": f"decoder.neck.inner_blocks.{level - 2}.0." for level in (2, 3, 4)}
 # A branch of theirs is of blocks of three layers and enlarges by a function; ours has a fourth layer for that.
 NAMES |= {
@@ -49,7 +49,7 @@ NAMES |= {
 
 @pytest.mark.parametrize("head", SEGMENTERS)
 def test_same_weights_give_what_the_other_package_computes(head):
-    """Its SemanticFPN has no 3x3 convolutions in the pyramid: ours are made to copy."""
+    """At stride 4. Its SemanticFPN has no 3x3 convolutions in the pyramid, ours are made to copy; and aligns corners."""
     make, arguments = THEIRS[head]
     other = stirred(make("tu-inline_pvt_tiny", encoder_weights=None, classes=3, **arguments)).eval()
     own = segmenter(head, backbone="inline_pvt_tiny", width=256).eval()
@@ -63,9 +63,15 @@ def test_same_weights_give_what_the_other_package_computes(head):
     for block in own.decoder.neck.layer_blocks if head == "semantic_fpn" else ():
         nn.init.dirac_(block[0].weight)
         nn.init.zeros_(block[0].bias)
+    for module in own.modules():
+        if isinstance(module, nn.Upsample):
+            module.align_corners = True
     pixels = torch.randn(2, 3, 96, 64)
+    fine = []
+    own.head.register_forward_hook(lambda module, inputs, output: fine.append(output))
     with torch.no_grad():
-        torch.testing.assert_close(own(pixels), other(pixels))
+        own(pixels)
+        torch.testing.assert_close(fine[0], other.segmentation_head[0](other.decoder(other.encoder(pixels))))
 
 
 @pytest.mark.parametrize("head", SEGMENTERS)
@@ -183,3 +189,16 @@ def test_a_crop_whose_coarsest_map_is_one_pixel():
     """Alone in its batch: there is one value for each channel to normalise."""
     with torch.no_grad():
         assert segmenter("semantic_fpn").eval()(torch.randn(1, 3, 32, 32)).isfinite().all()
+
+
+@pytest.mark.parametrize("width", [96, 160])
+def test_nothing_moves_on_the_way_to_the_pixels(width):
+    """A ramp on the coarsest map comes out as the same ramp, whatever the size of the map: pixels keep their places."""
+    branch = segmenter("semantic_fpn").decoder.branches[3]
+    enlarged = torch.linspace(0, 1, width // 32)[None, None, None].expand(1, 1, 2, -1)
+    for module in branch:
+        enlarged = module(enlarged) if isinstance(module, nn.Upsample) else enlarged
+    centres = (torch.arange(width // 4) + 0.5) / (width // 4)
+    expected = ((centres * (width // 32) - 0.5) / (width // 32 - 1)).clamp(0, 1)
+    inner = slice(width // 16, -(width // 16))  # borders are flat
+    torch.testing.assert_close(enlarged[0, 0, 8, inner], expected[inner], atol=0.08, rtol=0)

@@ -144,7 +144,7 @@ def test_grey_pictures():
     grey, classes = Image.new("L", (12, 9), 51), np.zeros((9, 12), np.uint8)
     pixels, _ = MapTraining((4, 6), (0.5, 2.0), 0.5, 5.0, (0.2,), (0.5,))(grey, classes)
     assert pixels.shape == (1, 4, 6)
-    pixels, _ = MapEvaluation(None, (0.1,), (0.5,))(grey, classes)
+    pixels, _ = MapEvaluation(None, 99, (0.1,), (0.5,))(grey, classes)
     assert pixels.shape == (1, 9, 12)
     assert float(pixels[0, 0, 0]) == pytest.approx((0.2 - 0.1) / 0.5)
 
@@ -152,11 +152,11 @@ def test_grey_pictures():
 def test_maps_keep_their_own_size_in_evaluation():
     picture, classes = pair(20, 31, 7, 9)
     classes[0, 0] = 255
-    pixels, labels = MapEvaluation(10, MEAN, STD)(picture, classes)
+    pixels, labels = MapEvaluation(10, 99, MEAN, STD)(picture, classes)
     assert pixels.shape == (3, 10, 16), "15.5 is rounded to the even number"
     assert labels.dtype == torch.int64
     assert labels.tolist() == classes.tolist()
-    pixels, _ = MapEvaluation(None, MEAN, STD)(picture, classes)
+    pixels, _ = MapEvaluation(None, 99, MEAN, STD)(picture, classes)
     assert raw(pixels)[:, 7, 9].tolist() == pytest.approx([1, 0, 0], abs=1e-6)
 
 
@@ -228,3 +228,10 @@ def test_pictures_of_objects_are_left_alone_in_evaluation():
     assert pixels.nonzero().tolist() == [[0, 2, 1]]
     assert list(target) == ["image_id"]
     assert int(target["image_id"]) == 42
+
+
+def test_the_longer_side_has_a_limit():
+    strip, classes = Image.new("RGB", (100, 10)), np.zeros((10, 100), np.uint8)
+    pixels, labels = MapEvaluation(20, 80, MEAN, STD)(strip, classes)
+    assert pixels.shape[1:] == (8, 80)
+    assert labels.shape == (10, 100)

@@ -1,8 +1,12 @@
 """Detection through the one loop: truth against itself, a killed run, pictures without objects."""
 
+import shutil
+
 import pytest
 import torch
 from accelerate import Accelerator
+from safetensors.torch import save_file
+from timm.models import create_model
 from torch import nn
 
 from inline_attention.tasks import make_task
@@ -117,6 +121,36 @@ def test_layers_learn_at_their_own_rate(data):
     assert min(inside) < max(inside) / 4, "early layers learn more slowly than late ones"
 
 
-def test_another_number_of_classes_is_another_run(data, tmp_path):
-    with pytest.raises(ValueError, match=r"optim.batch 9|do not fill a batch of 9"):
-        run(detect_recipe(data, optim={"batch": 9, "device_batch": 9}), tmp_path / "run")
+def test_a_run_does_not_go_on_with_other_annotations(data, tmp_path):
+    root = shutil.copytree(data, tmp_path / "data")
+    recipe = detect_recipe(root)
+    steps = []
+    run(recipe, tmp_path / "run", stop=lambda: bool(steps.append(1)) or len(steps) == 1)
+    path = root / "annotations" / "instances_train2017.json"
+    path.write_text(path.read_text().replace('"category_id": 3', '"category_id": 8', 1))
+    with pytest.raises(ValueError, match=r"does not hold the pictures that .* was trained on"):
+        run(recipe, tmp_path / "run", resume=True)
+
+
+@pytest.mark.parametrize(("weights", "frozen"), [(False, False), (True, True)])
+def test_weights_of_a_timm_classifier_and_its_norms(data, tmp_path, weights, frozen):
+    """They are laid in without the classifier; norms are frozen where there are weights, and only there."""
+    classifier = create_model("resnet18", num_classes=5)
+    save_file(classifier.state_dict(), tmp_path / "resnet.safetensors")
+    named = {"name": "resnet18", "args": "", "weights": str(tmp_path / "resnet.safetensors") if weights else None}
+    task = make_task(detect_recipe(data, model=named))
+    model, said = build_model(task, ("ball", "box"))
+    norms = [type(module).__name__ for module in task.backbone(model).modules() if "BatchNorm" in type(module).__name__]
+    assert all(name.startswith("Frozen") == frozen for name in norms)
+    assert task.recipe.task.freeze_norm is frozen, "and the run's recipe says so"
+    if weights:
+        assert said == "100 tensors matched, left out: fc.bias, fc.weight"
+        assert torch.equal(task.backbone(model).state_dict()["layer4.1.conv2.weight"], classifier.layer4[1].conv2.weight)
+
+
+def test_parts_of_the_backbone_can_be_frozen(data):
+    task = make_task(detect_recipe(data, optim={"freeze": ("stages.0",)}))
+    model, _ = build_model(task, ("ball", "box"))
+    still = {name for name, parameter in model.named_parameters() if not parameter.requires_grad}
+    assert still
+    assert all(".stages.0." in name for name in still)

@@ -6,12 +6,19 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from ..training.small import metrics, run_command, write_recipe
+from inline_attention.cli.main import main
+
+from ..training.small import metrics, write_recipe
 from ..training.test_processes import torchrun
 from .small import detect_recipe, segment_recipe, write_coco, write_maps
 
 PARTS = {
-    "segment": {"task": {"inference": "slide"}, "optim": {"device_batch": 2}, "schedule": {"steps": 3}},
+    "segment": {
+        "task": {"inference": "slide", "head": "upernet"},
+        "optim": {"device_batch": 2},
+        "schedule": {"steps": 3},
+        "ema": {"decay": 0.9, "rate_batch": 4},
+    },
     "detect": {"data": {"val": "validation"}, "schedule": {"epochs": 1, "shape": "cosine", "drops": ()}},
 }
 
@@ -25,8 +32,7 @@ def test_two_processes_are_like_one(tmp_path, name):
         recipe = detect_recipe(write_coco(tmp_path / "data", 8, 3), **PARTS[name])
     path = write_recipe(tmp_path / "recipe.toml", recipe)
     words = ("train", "--recipe", str(path), "--device", "cpu")
-    done = run_command(*words, "--out", str(tmp_path / "one"))
-    assert done.returncode == 0, done.stderr
+    main([*words, "--out", str(tmp_path / "one")])
     torchrun(2, "-m", "inline_attention", *words, "--out", str(tmp_path / "two"))
     one, two = metrics(tmp_path / "one"), metrics(tmp_path / "two")
     losses = [[row["train_loss"] for row in rows] for rows in (one, two)]
@@ -34,17 +40,14 @@ def test_two_processes_are_like_one(tmp_path, name):
     last = sorted((tmp_path / "one" / "checkpoints").glob("step-*"))[-1].name
     alone, pair = (load_file(tmp_path / run / "checkpoints" / last / "model.safetensors") for run in ("one", "two"))
     for key, value in alone.items():
+        if "running_" in key or "num_batches" in key:  # batch norms of two processes see half of the pictures each
+            continue
         torch.testing.assert_close(pair[key], value, atol=2e-3, rtol=1e-2)
 
-    found = []
-    for processes in (1, 2):
-        out = tmp_path / f"eval{processes}"
-        asked = ("eval", str(tmp_path / "one"), "--out", str(out), "--batch", "1", "--device", "cpu")
-        if processes == 1:
-            assert run_command(*asked).returncode == 0
-        else:
-            torchrun(2, "-m", "inline_attention", *asked)
-        found.append(json.loads((out / "eval.json").read_text()))
+    asked = ("eval", str(tmp_path / "one"), "--batch", "1", "--device", "cpu", "--out")
+    main([*asked, str(tmp_path / "alone")])
+    torchrun(2, "-m", "inline_attention", *asked, str(tmp_path / "pair"))
+    found = [json.loads((tmp_path / name / "eval.json").read_text()) for name in ("alone", "pair")]
     for key in {"segment": ("miou", "macc", "aacc", "loss"), "detect": ("mask_ap", "box_ap", "box_ap50")}[name]:
         assert found[1][key] == pytest.approx(found[0][key], abs=1e-4), key
     assert found[0]["pictures"] == found[1]["pictures"] == 3

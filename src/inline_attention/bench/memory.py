@@ -11,10 +11,7 @@ def peak_memory(call: Callable[[], object], device: torch.device) -> int | None:
     """Bytes, the least of three tries; None where the system cannot tell (a CPU without Linux's /proc)."""
     call()
     if device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats(device)
-        before = torch.cuda.memory_allocated(device)
-        call()
-        return torch.cuda.max_memory_allocated(device) - before
+        return _allocated_peak(call, device)
     if device.type == "cpu" and Path("/proc/self/clear_refs").exists():
         return min(_resident_peak(call) for _ in range(3))
     return None
@@ -22,10 +19,20 @@ def peak_memory(call: Callable[[], object], device: torch.device) -> int | None:
 
 def single_peak(call: Callable[[], object], device: torch.device) -> int | None:
     """Bytes, of one call and no more, for calls that take minutes; None where the system cannot tell."""
+    if device.type == "cuda":
+        return _allocated_peak(call, device)
     if device.type == "cpu" and Path("/proc/self/clear_refs").exists():
         return _resident_peak(call)
     call()
     return None
+
+
+def _allocated_peak(call: Callable[[], object], device: torch.device) -> int:
+    torch.cuda.reset_peak_memory_stats(device)
+    before = torch.cuda.memory_allocated(device)
+    call()
+    torch.cuda.synchronize(device)
+    return torch.cuda.max_memory_allocated(device) - before
 
 
 def process_peak(call: Callable[[], object]) -> int | None:

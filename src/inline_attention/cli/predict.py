@@ -28,12 +28,14 @@ class Predict:
     """What the model was trained for; unset: as its file says."""
     weights: Path | None = None
     """File of weights for a model that is named."""
-    out: Path = Path("predictions")
-    """Folder for the pictures that detectors and segmenters draw."""
-    threshold: float = 0.5
-    """Detection: the least score of an object that is told."""
+    out: Path | None = None
+    """Folder for the pictures that detectors and segmenters draw; unset: predictions/."""
+    threshold: float | None = None
+    """Detection: the least score of an object that is told; unset: 0.5."""
     inference: Literal["whole", "slide"] | None = None
     """Segmentation: whole pictures, or windows of the training crop; unset: as trained."""
+    side: int | None = None
+    """Segmentation: shorter side to show pictures at, 0 for their own; unset: as trained."""
     top: int = 5
     """How many classes to name."""
     ema: bool = False
@@ -75,6 +77,9 @@ class Predict:
         if task != "classify":
             predict_dense(self, str(self.weights or model), device)
             return
+        for name in ("out", "threshold", "inference", "side"):
+            if getattr(self, name) is not None:
+                raise ValueError(f"--{name} is for models that detect or segment: leave it out")
         trained = load_trained(model, self.weights, ema=self.ema)
         trained.model.to(device)
         if self.stream:

@@ -18,16 +18,17 @@ def predict_dense(asked: "Predict", model: str, device: "torch.device") -> None:
     """Look at pictures one by one, at their own sizes; draw each, and print as they come."""
     from ..models.decode import BadPictureError, decode
     from ..tasks.dense_model import load_dense
-    from .dense_pictures import draw
+    from .dense_pictures import SURE, draw
     from .predict import opened_pictures
 
     if asked.stream or asked.ema:
         raise ValueError("--stream and --ema are for models that classify: leave them out")
-    if not 0 <= asked.threshold <= 1:
-        raise ValueError(f"--threshold must be within 0..1, got {asked.threshold}")
-    dense = load_dense(model, asked.inference)
+    sure = SURE if asked.threshold is None else asked.threshold
+    if not 0 <= sure <= 1:
+        raise ValueError(f"--threshold must be within 0..1, got {sure}")
+    dense = load_dense(model, asked.inference, asked.side)
     dense.model.to(device)
-    out = asked.out
+    out = asked.out or Path("predictions")
     prepare_folder(out)
     bad, taken = 0, set[str]()
     for name, opened in opened_pictures(asked.pictures):
@@ -41,12 +42,15 @@ def predict_dense(asked: "Predict", model: str, device: "torch.device") -> None:
             continue
         found = dense.task.look(dense.model, picture, device)
         path = _free(out, Path(name).stem.replace(" ", "-"), taken)
-        draw(dense, picture, found, asked.threshold).save(path)
+        for written in (path, _labels(path)):
+            if written.resolve() == Path(name).resolve():
+                raise ValueError(f"{written} would be written over the picture that it is made from: choose another --out")
+        draw(dense, picture, found, sure).save(path)
         facts: dict[str, Any] = {"picture": name, "drawn": str(path)}
         if dense.task.recipe.task.name == "segment":
             facts |= {"labels": str(_keep_labels(found, path)), "classes": _shares(dense, found)}
         else:
-            facts["objects"] = _objects(dense, found, asked.threshold)
+            facts["objects"] = _objects(dense, found, sure)
         print(json.dumps(facts) if asked.json else _told(facts))
     if bad:
         print(f"inline: {bad} pictures could not be read", file=sys.stderr)
@@ -55,9 +59,14 @@ def predict_dense(asked: "Predict", model: str, device: "torch.device") -> None:
 def _free(out: Path, stem: str, taken: set[str]) -> Path:
     """A name that no other picture of this call has."""
     names = (stem if turn == 1 else f"{stem}-{turn}" for turn in range(1, 1_000_000))
-    name = next(name for name in names if name not in taken)
-    taken.add(name)
+    name = next(name for name in names if not {name, _labels(out / name).stem} & taken)
+    taken |= {name, _labels(out / name).stem}
     return out / f"{name}.png"
+
+
+def _labels(path: Path) -> Path:
+    """Where class numbers go."""
+    return path.with_name(f"{path.stem}_labels.png")
 
 
 def _keep_labels(found: "torch.Tensor", path: Path) -> Path:
@@ -65,7 +74,7 @@ def _keep_labels(found: "torch.Tensor", path: Path) -> Path:
     import numpy as np
     from PIL import Image
 
-    labels = path.with_name(f"{path.stem}_labels.png")
+    labels = _labels(path)
     kind = np.uint8 if int(found.max()) < 256 else np.uint16
     Image.fromarray(found.numpy().astype(kind)).save(labels)
     return labels

@@ -140,7 +140,7 @@ def print_result(outcome: "Outcome", task: "Task", written: list[Path]) -> None:
         "The best were chosen by these very pictures: 'last weights' is the honest number.", highlight=False, soft_wrap=True
     )
     if outcome.bad:
-        console.print(f"{len(outcome.bad)} pictures could not be read:", highlight=False)
+        console.print(f"{len(outcome.bad)} pictures or entries were left out:", highlight=False)
         for text in outcome.bad:
             console.print(f"  {text}", highlight=False, soft_wrap=True, markup=False)
     names = ", ".join(path.name for path in written)

@@ -140,19 +140,7 @@ def begin(arguments: list[str]) -> Train:
     if arguments[:1] != ["train"]:
         return Train()
     recipe = None
-    words = (
-        "task",
-        "task.name",
-        "recipe",
-        "data",
-        "out",
-        "data.source",
-        "data.root",
-        "data.train",
-        "data.val",
-        "schedule.epochs",
-    )
-    asked = {name: _peek(arguments, f"--{name}") for name in words}
+    asked = {name: _peek(arguments, f"--{name}") for name in PEEKED}
     if "--resume" in arguments:
         from ..training.run_folder import RunFolder
 

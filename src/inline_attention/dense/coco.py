@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass
+from hashlib import blake2b
 from io import StringIO
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
@@ -25,6 +26,8 @@ FAR = 10
 """Points of polygons farther away than so many times the picture's size are mistakes, which would take all memory to draw."""
 LARGEST = 2**53
 """Numbers are smaller: beyond it, whole numbers are no longer told apart."""
+SLIVER = 0.01
+"""Pixels: a narrower box may lose its area by rounding, when it is flipped or scaled."""
 FOLDERS = {"train": ("train",), "val": ("val", "valid")}
 """What Roboflow calls the folders of a split."""
 
@@ -49,13 +52,14 @@ class Objects:
     height: int
     width: int
 
-    def masks(self) -> NDArray[np.uint8]:
-        """(n, height, width), 1 where an object is."""
-        masks = np.zeros((len(self.segmentations), self.height, self.width), np.uint8)
+    def masks(self, which: Sequence[int] | NDArray[np.int64] | None = None) -> NDArray[np.uint8]:
+        """(n, height, width), 1 where an object is: of all, or of some."""
+        chosen = range(len(self.segmentations)) if which is None else which
+        masks = np.zeros((len(chosen), self.height, self.width), np.uint8)
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "__array__ implementation", DeprecationWarning)  # pycocotools with numpy 2
-            for mask, segmentation in zip(masks, self.segmentations, strict=True):
-                mask[:] = rle.decode(_code(segmentation, self.height, self.width))
+            for mask, place in zip(masks, chosen, strict=True):
+                mask[:] = rle.decode(_code(self.segmentations[place], self.height, self.width))
         return masks
 
 
@@ -130,6 +134,10 @@ class CocoPictures:
     def labels(self) -> None:
         """A picture has no class of its own."""
 
+    def digest(self) -> str:
+        """A hash of all annotations."""
+        return blake2b(b"\n".join(held.annotations for held in self._held), digest_size=16).hexdigest()
+
     def ground_truth(self) -> COCO:
         """What COCO's evaluation compares with: exactly these pictures and their objects, with boxes as the file has them."""
         annotations = []
@@ -178,7 +186,6 @@ def open_coco(
     *,
     known: tuple[str, ...] | None = None,
     skip_bad: bool = False,
-    limit: int | None = None,
 ) -> tuple[CocoPictures, tuple[str, ...], tuple[str, ...]]:
     """Pictures and objects of one split of a folder in COCO's layout.
 
@@ -189,19 +196,16 @@ def open_coco(
         split: which.
         known: names of classes that are known already, whose order the labels follow. Else all of the file's, by category id.
         skip_bad: go on without entries that are wrong.
-        limit: hold only so many pictures, the first by image id; nothing is said of the others.
 
     Returns:
         The pictures by image id, with or without objects on them; names of the classes; and what was left out, a line each.
     """
-    if limit is not None and limit < 1:
-        raise ValueError(f"limit must be at least 1 picture, got {limit}")
     coco_json, folder = _find(root, split)
     content = _read(coco_json)
     classes, category_ids = _classes(coco_json, content["categories"], known)
     reader = _Reader(coco_json, folder, skip_bad)
     used = {entry["id"] for entry in content["categories"]}
-    held = reader.held(content["images"], content["annotations"], used, limit)
+    held = reader.held(content["images"], content["annotations"], used)
     if not held:
         raise ValueError(f"{coco_json} names no picture" + " that is good" * bool(reader.left_out))
     return CocoPictures(coco_json, folder, classes, category_ids, held), classes, tuple(reader.left_out)
@@ -283,13 +287,11 @@ class _Reader:
         self.left_out: list[str] = []
         self.listed: dict[str, set[str]] = {}
 
-    def held(self, images: list[Any], annotations: list[Any], categories: set[int], limit: int | None) -> list[_Held]:
+    def held(self, images: list[Any], annotations: list[Any], categories: set[int]) -> list[_Held]:
         """All good pictures by their ids, with their good annotations."""
         entries = self._by_id("image", images)
         good: dict[int, Entry] = {}
         for number in sorted(entries):
-            if limit is not None and len(good) == limit:
-                break
             if self._is_good("image", number, self._check_image, entries[number]):
                 good[number] = entries[number]
         found: dict[int, list[Entry]] = {number: [] for number in good}
@@ -378,7 +380,7 @@ def _check_box(box: Any, height: int, width: int) -> None:
     left, above, right, below = _clipped(box, height, width)
     if x >= width or y >= height or x + across <= 0 or y + down <= 0:
         raise _BadEntryError(f"has a bbox wholly outside its picture: {_short(box)} on {width} x {height} (width x height)")
-    if left >= right or above >= below:
+    if right - left < SLIVER or below - above < SLIVER:
         raise _BadEntryError(f"has a bbox of no area once it is clipped to its picture: {_short(box)} on {width} x {height}")
 
 

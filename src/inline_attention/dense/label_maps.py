@@ -80,6 +80,10 @@ class MapPictures:
     def labels(self) -> None:
         """A picture has no class of its own."""
 
+    def digest(self) -> str:
+        """Nothing: masks are files of their own."""
+        return ""
+
 
 def _read_mask(path: Path) -> NDArray[Any]:
     """The numbers (H, W) in a file."""

@@ -3,7 +3,6 @@
 from collections.abc import Callable
 
 import torch.nn.functional as F
-from segmentation_models_pytorch.base import SegmentationHead
 from segmentation_models_pytorch.base.initialization import initialize_decoder, initialize_head
 from segmentation_models_pytorch.decoders.upernet.decoder import UPerNetDecoder
 from torch import Tensor, nn
@@ -14,8 +13,6 @@ from .semantic_fpn import SemanticFpn
 SEGMENTERS = ("semantic_fpn", "upernet")
 COARSEST = 32
 """Stride of the last map: decoders want sides that it divides."""
-UPSAMPLING = 4
-"""Decoders give out maps at the stride of the first map."""
 
 
 class Segmenter(nn.Module):
@@ -40,7 +37,7 @@ class Segmenter(nn.Module):
             self.decoder = UPerNetDecoder([0, 0, *backbone.channels], decoder_channels=width)
             self.auxiliary = _auxiliary(backbone.channels[2], width // 2, classes)
             merged = width
-        self.head = SegmentationHead(merged, classes, kernel_size=1, upsampling=UPSAMPLING)
+        self.head = nn.Conv2d(merged, classes, 1)
         initialize_decoder(self.decoder)
         initialize_head(self.head)
 
@@ -53,18 +50,23 @@ class Segmenter(nn.Module):
             raise ValueError(
                 "UperNet cannot be trained on a batch of one picture, it normalises over the batch: take 2 or more"
             )
-        height, width = pixels.shape[2:]
-        pixels = F.pad(pixels, (0, -width % COARSEST, 0, -height % COARSEST))
+        size = pixels.shape[2], pixels.shape[3]
+        maps, coarse = self._coarse(pixels)
+        logits = grown(coarse, size)
+        if not self.training:
+            return logits
+        return (logits,) if self.auxiliary is None else (logits, grown(self.auxiliary(maps[2]), size))
+
+    def coarse(self, pixels: Tensor) -> Tensor:
+        """Logits at a quarter of the resolution, (B, classes, h, w); `grown` makes of them what `forward` gives."""
+        return self._coarse(pixels)[1]
+
+    def _coarse(self, pixels: Tensor) -> tuple[list[Tensor], Tensor]:
+        pixels = F.pad(pixels, (0, -pixels.shape[3] % COARSEST, 0, -pixels.shape[2] % COARSEST))
         maps = self.backbone(pixels)
         # UperNet's decoder leaves out maps at strides 1 and 2, and writes into the list that it is given.
         merged = self.decoder(maps if isinstance(self.decoder, SemanticFpn) else [pixels, pixels, *maps])
-        logits: Tensor = self.head(merged)[..., :height, :width]
-        if not self.training:
-            return logits
-        if self.auxiliary is None:
-            return (logits,)
-        auxiliary = F.interpolate(self.auxiliary(maps[2]), size=pixels.shape[2:], mode="bilinear")
-        return logits, auxiliary[..., :height, :width]
+        return maps, self.head(merged)
 
     def _pools_to_one(self) -> bool:
         """Whether a BatchNorm of this process alone sees maps of 1x1."""
@@ -84,6 +86,12 @@ class Segmenter(nn.Module):
             return depth(name.removeprefix("backbone.")) if name.startswith("backbone.") else (float("inf"),)
 
         return layer
+
+
+def grown(logits: Tensor, size: tuple[int, int]) -> Tensor:
+    """Logits (B, n, h, w) of a picture that was padded to a multiple of 32 -> (B, n, *size), without what was padded."""
+    padded = [side + -side % COARSEST for side in size]
+    return F.interpolate(logits, size=padded, mode="bilinear")[..., : size[0], : size[1]]
 
 
 def _check(head: str, classes: int, width: int) -> None:

@@ -48,7 +48,7 @@ def _branch(channels: int, out: int, doublings: int) -> nn.Sequential:
         convolution = nn.Conv2d(channels if place == 0 else out, out, 3, padding=1, bias=False)
         steps += [convolution, nn.GroupNorm(_groups(out), out), nn.ReLU(inplace=True)]
         if doublings:
-            steps.append(nn.Upsample(scale_factor=2.0, mode="bilinear", align_corners=True))
+            steps.append(nn.Upsample(scale_factor=2.0, mode="bilinear"))  # by areas: nothing moves, whatever the map's size
     return nn.Sequential(*steps)
 
 

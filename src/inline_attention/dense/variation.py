@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
 from PIL import Image
@@ -78,11 +79,13 @@ class MapEvaluation:
 
     Attributes:
         side: what the shorter side is brought to; None leaves the picture's size.
+        longest: what the longer side may not exceed then.
         mean, std: of the three channels, or of the one of grey pictures.
         interpolation: of pixels.
     """
 
     side: int | None
+    longest: int
     mean: tuple[float, ...]
     std: tuple[float, ...]
     interpolation: str = "bicubic"
@@ -90,7 +93,8 @@ class MapEvaluation:
     def __call__(self, picture: Image.Image, classes: NDArray[Any]) -> tuple[Tensor, Tensor]:
         """The whole picture, and its map as it is."""
         if self.side is not None:
-            picture = _resized(picture, *_scaled(picture, self.side), self.interpolation)
+            side = min(self.side, self.longest * min(picture.size) / max(picture.size))
+            picture = _resized(picture, *_scaled(picture, side), self.interpolation)
         labels = torch.tensor(classes, dtype=torch.int64)
         return _normalised(F.pil_to_tensor(picture), self.mean, self.std), labels
 
@@ -110,7 +114,7 @@ class ObjectTraining:
     def __call__(self, picture: Image.Image, objects: Objects) -> tuple[Tensor, dict[str, Tensor]]:
         """Target: "boxes" (n, 4) as x1, y1, x2, y2, "labels" (n,), "masks" (n, H, W) of uint8, "image_id" (); no crowds."""
         single = ~objects.crowd
-        boxes, masks = torch.from_numpy(objects.boxes[single]), torch.from_numpy(objects.masks()[single])
+        boxes, masks = torch.from_numpy(objects.boxes[single]), torch.from_numpy(objects.masks(np.flatnonzero(single)))
         pixels = _unit(_colours(F.pil_to_tensor(picture), self.color_jitter))
         if _happens(self.hflip):
             pixels, masks = pixels.flip(-1), masks.flip(-1)

@@ -7,8 +7,9 @@ from torch import nn
 
 from ..models.checkpoints import read_checkpoint, select_weights
 from ..models.wording import first_line
+from ..training.lay_in import weights_of
 from ..training.recipe import DataPart, ModelPart, Recipe, TaskPart, build, check
-from ..training.trained import creation_of, metadata_of, weights_of
+from ..training.trained import creation_of, metadata_of
 from . import make_task
 from .dense_task import DenseTask
 
@@ -33,19 +34,23 @@ def task_named(what: str, weights: Path | None = None) -> str:
     return str(metadata_of(weights_of(str(path))).get("task", {}).get("name", "classify"))
 
 
-def load_dense(what: str, inference: str | None = None) -> DenseModel:
+def load_dense(what: str, inference: str | None = None, side: int | None = None) -> DenseModel:
     """A detector or segmenter to use.
 
     Args:
         what: the folder of a run, or a file of weights that a run wrote.
         inference: 'whole' or 'slide', if it is to be another than in the run.
+        side: shorter side that a segmenter is shown pictures at, 0 for their own, if it is to be another than in the run.
     """
     path = weights_of(what)
     metadata = metadata_of(path)
     name, arguments = creation_of(metadata, path)
-    asked = {} if inference is None else {"inference": inference}
+    given = {key: value for key, value in metadata["task"].items() if value is not None}
+    if metadata["task"]["name"] != "segment" and (inference is not None or side is not None):
+        raise ValueError(f"{path} is a model to {metadata['task']['name']}: --inference and --side are for those that segment")
+    asked = {name: value for name, value in (("inference", inference), ("side", side)) if value is not None}
     recipe = Recipe(
-        task=build(TaskPart, {**metadata["task"], **asked}, "task.", str(path)),
+        task=build(TaskPart, {**given, **asked}, "task.", str(path)),
         model=ModelPart(name),
         data=build(DataPart, metadata["data"], "data.", str(path)),
     )

@@ -13,10 +13,13 @@ from typing_extensions import override
 
 from ..dense.pyramid import backbone_of, make_pyramid
 from ..dense.splits import NoSplitError, Split
+from ..models.checkpoints import read_checkpoint, select_weights
 from ..training.create import creation
+from ..training.lay_in import lay_in
 from ..training.recipe import HEADS
-from ..training.source import TRAIN, Source
+from ..training.source import TRAIN, VAL, Source
 from ..training.task import Task
+from ..training.trained import metadata_of
 
 
 class DenseTask(Task):
@@ -56,25 +59,61 @@ class DenseTask(Task):
 
         `data.val train` evaluates on the training pictures: for trying whether a model can learn them at all.
         """
-        data = self.recipe.data
-        root = Path(data.source).expanduser()
-        if not root.is_dir():
-            raise ValueError(f"there is no folder {root}")
-        train, classes, bad = self.read(root, "train", None)
+        data, root = self.recipe.data, self._root()
+        train, classes, bad = self.read_split(root, "train", None)
         if data.limit:
             train = train.choose(range(min(data.limit, len(train))))
-        if data.val in TRAIN:
+        if self._split() == "train":
             return Source(train, train, classes, bad)
         try:
-            val, _, more = self.read(root, "val", classes)
+            val, _, more = self.read_split(root, "val", classes)
             return Source(train, val, classes, (*bad, *more))
         except NoSplitError:
             pass
         learned, held = hold_out([train.name(index) for index in range(len(train))], data.val_share)
         return Source(train.choose(learned), train.choose(held), classes, bad)
 
+    def open_other(self, classes: tuple[str, ...]) -> Source:
+        """Pictures of another folder, for a model that knows these classes: of the split that `data.val` names, else all."""
+        try:
+            found, _, bad = self.read_split(self._root(), self._split(), classes)
+        except NoSplitError:
+            if self._split() == "train":
+                raise
+            found, _, bad = self.read_split(self._root(), "train", classes)
+        return Source(found, found, classes, bad)
+
+    def _root(self) -> Path:
+        root = Path(self.recipe.data.source).expanduser()
+        if not root.is_dir():
+            raise ValueError(f"there is no folder {root}")
+        return root
+
+    def _split(self) -> Split:
+        """The one to evaluate on."""
+        name = self.recipe.data.val
+        if name not in (*TRAIN, *VAL):
+            raise ValueError(f"data.val must be one of {', '.join((*VAL, *TRAIN))}, got {name!r}")
+        return "train" if name in TRAIN else "val"
+
+    @override
+    def lay_in(self, model: nn.Module, path: Path) -> str:
+        """A classifier's weights go into the backbone; a detector's or segmenter's into all, classes as far as they fit."""
+        if "task" not in metadata_of(path):
+            return lay_in(self.backbone(model), path, headless=True)
+        state = select_weights(read_checkpoint(path), ema=False, source=str(path))
+        own = model.state_dict()
+        if strange := [name for name in state if name not in own] or [name for name in own if name not in state]:
+            raise ValueError(f"{path} is of another model than {self.recipe.model.name} with {self.head}: {strange[0]}")
+        fitting = {name: value for name, value in state.items() if value.shape == own[name].shape}
+        model.load_state_dict({**own, **fitting})
+        left = sorted(set(state) - set(fitting))
+        return f"{len(fitting)} tensors matched" + (f", left out for their size: {', '.join(left)}" if left else "")
+
     @abstractmethod
-    def read(self, root: Path, split: Split, known: tuple[str, ...] | None) -> tuple[Any, tuple[str, ...], tuple[str, ...]]:
+    def read_split(
+        self, root: Path, split: Split, known: tuple[str, ...] | None
+    ) -> tuple[Any, tuple[str, ...], tuple[str, ...]]:
         """Pictures of a split, the names of classes, and what was left out."""
 
 

@@ -1,12 +1,13 @@
 """Detection as a task: objects with boxes and masks."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
 from accelerate import Accelerator
-from accelerate.utils import gather_object
+from accelerate.utils import broadcast_object_list, gather_object
 from PIL import Image
 from torch import Tensor, nn
 from torchvision.transforms.v2.functional import to_image
@@ -19,6 +20,7 @@ from ..dense.pyramid import Pyramid
 from ..dense.splits import Split
 from ..dense.variation import ObjectEvaluation, ObjectTraining
 from ..training.loader import Batch, Show
+from ..training.recipe import Recipe, model_arguments
 from ..training.source import Source
 from ..training.task import Meter
 from ..training.view import normalisation
@@ -29,18 +31,25 @@ class Detect(DenseTask):
     """The losses of proposals, boxes and masks added up; COCO's average precision."""
 
     columns: ClassVar[Mapping[str, str]] = {
-        "mask_ap": "mask AP", "mask_ap50": "mask AP50", "mask_ap75": "mask AP75",
-        "box_ap": "box AP", "box_ap50": "box AP50", "box_ap75": "box AP75",
+        "mask_ap": "mask AP", "mask_ap50": "AP50", "mask_ap75": "AP75", "box_ap": "box AP", "box_ap50": "AP50",
+        "box_ap75": "AP75",
     }  # fmt: skip
+
+    def __init__(self, recipe: Recipe) -> None:
+        if recipe.task.freeze_norm is None:  # without weights, a norm that stays as it is normalises nothing
+            trained = recipe.model.weights is not None or bool(model_arguments(recipe.model).get("pretrained"))
+            recipe = replace(recipe, task=replace(recipe.task, freeze_norm=trained))
+        super().__init__(recipe)
 
     @override
     def creation(self, classes: int) -> tuple[str, dict[str, Any]]:
         name, arguments = super().creation(classes)
-        arguments.pop("img_size", None)  # pictures come in all sizes: position embeddings keep the model's own
+        if "img_size" not in model_arguments(self.recipe.model):
+            arguments.pop("img_size", None)  # pictures come in all sizes: position embeddings keep the model's own
         return name, arguments
 
     @override
-    def read(
+    def read_split(
         self, root: Path, split: Split, known: tuple[str, ...] | None
     ) -> tuple[CocoPictures, tuple[str, ...], tuple[str, ...]]:
         return open_coco(root, split, known=known, skip_bad=self.recipe.data.skip_bad)
@@ -60,7 +69,7 @@ class Detect(DenseTask):
             samples=task.samples,
             mean=mean,
             std=std,
-            freeze_norm=task.freeze_norm,
+            freeze_norm=bool(task.freeze_norm),
         )
 
     @override
@@ -84,14 +93,14 @@ class Detect(DenseTask):
     @override
     def meter(self, source: Source, accelerator: Accelerator) -> "ObjectMeter":
         assert isinstance(source.val, CocoPictures)
-        return ObjectMeter(source.val)
+        return ObjectMeter(source.val, accelerator)
 
 
 class ObjectMeter(Meter):
     """COCO's average precision of boxes and masks, through pycocotools."""
 
-    def __init__(self, pictures: CocoPictures) -> None:
-        self.pictures = pictures
+    def __init__(self, pictures: CocoPictures, accelerator: Accelerator) -> None:
+        self.pictures, self.accelerator = pictures, accelerator
         self.results: list[dict[str, Any]] = []
         self.found: dict[str, Any] = {}
 
@@ -104,7 +113,11 @@ class ObjectMeter(Meter):
 
     @override
     def numbers(self) -> dict[str, float | None]:
-        self.found = average_precision(self.pictures.ground_truth(), gather_object(self.results))
+        told: list[Any] = [None]
+        results = gather_object(self.results)
+        if self.accelerator.is_main_process:
+            told[0] = average_precision(self.pictures.ground_truth(), results)
+        self.found = broadcast_object_list(told)[0]
         return {name: value for name, value in self.found.items() if not name.endswith("_by_class")}
 
     @override

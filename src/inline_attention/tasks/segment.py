@@ -1,6 +1,7 @@
 """Semantic segmentation as a task: a class for every pixel."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -15,7 +16,8 @@ from typing_extensions import override
 from ..dense.label_maps import MapPictures, open_maps
 from ..dense.overlap import IGNORED, OverlapMeter
 from ..dense.pyramid import Pyramid
-from ..dense.segmenter import Segmenter
+from ..dense.read_out import ReadOut, read_out
+from ..dense.segmenter import Segmenter, grown
 from ..dense.sliding import slide
 from ..dense.splits import Split
 from ..dense.variation import MapEvaluation, MapTraining
@@ -32,7 +34,9 @@ class Segment(DenseTask):
     columns: ClassVar[Mapping[str, str]] = {"miou": "mIoU %", "macc": "mAcc %", "aacc": "aAcc %", "loss": "loss"}
 
     @override
-    def read(self, root: Path, split: Split, known: tuple[str, ...] | None) -> tuple[MapPictures, tuple[str, ...], tuple[()]]:
+    def read_split(
+        self, root: Path, split: Split, known: tuple[str, ...] | None
+    ) -> tuple[MapPictures, tuple[str, ...], tuple[()]]:
         return (*open_maps(root, split, known=known), ())
 
     @override
@@ -44,7 +48,8 @@ class Segment(DenseTask):
         data, augment = self.recipe.data, self.recipe.augment
         mean, std = normalisation(data)
         if not training:
-            return MapEvaluation(min(data.size), mean, std, data.interpolation)
+            side = min(data.size) if self.recipe.task.side is None else self.recipe.task.side
+            return MapEvaluation(side or None, self.recipe.task.longest, mean, std, data.interpolation)
         return MapTraining(data.size, augment.resize, augment.hflip, augment.color_jitter, mean, std, data.interpolation)
 
     @override
@@ -65,9 +70,21 @@ class Segment(DenseTask):
         """The class of every pixel, (H, W)."""
         nowhere = np.full((picture.height, picture.width), IGNORED, dtype=np.uint8)
         pixels, _ = self.show(training=False)(picture, nowhere)
-        logits = self.logits(model, pixels[None].to(device))
-        sized = F.interpolate(logits, nowhere.shape, mode="bilinear", align_corners=False)
-        return sized[0].argmax(0).cpu()
+        return self.read(model, pixels[None].to(device), [torch.Size(nowhere.shape)])[0].labels.cpu()
+
+    def read(
+        self, model: nn.Module, pixels: Tensor, sizes: Sequence[torch.Size], truths: Sequence[Tensor] | None = None
+    ) -> list[ReadOut]:
+        """The class of every pixel of pictures (B, C, h, w), each at its own size (H, W), seen whole or by windows."""
+        shown = pixels.shape[2], pixels.shape[3]
+        if isinstance(model, Segmenter) and self.recipe.task.inference == "whole":
+            logits, inside = model.coarse(pixels), partial(grown, size=shown)
+        else:
+            logits, inside = self.logits(model, pixels), partial(_as_it_is)
+        return [
+            read_out(found, partial(_sized, inside, size), None if truths is None else truths[place])
+            for place, (found, size) in enumerate(zip(logits, sizes, strict=True))
+        ]
 
     def logits(self, model: nn.Module, pixels: Tensor) -> Tensor:
         """(B, C, H, W) -> (B, classes, H, W), of the whole or by windows."""
@@ -77,6 +94,15 @@ class Segment(DenseTask):
             return whole.float()
         stride = (max(1, int(size[0] * task.stride)), max(1, int(size[1] * task.stride)))
         return slide(model, pixels, size, stride).float()
+
+
+def _as_it_is(logits: Tensor) -> Tensor:
+    return logits
+
+
+def _sized(inside: Callable[[Tensor], Tensor], size: torch.Size, logits: Tensor) -> Tensor:
+    """Logits (n, h, w), cut to the picture that was shown, at the picture's own size."""
+    return F.interpolate(inside(logits[None]), size=size, mode="bilinear")[0]
 
 
 def pixel_loss(logits: Tensor, targets: Tensor) -> Tensor:
@@ -95,17 +121,16 @@ class PixelMeter(Meter):
 
     @override
     def observe(self, model: nn.Module, batch: Batch) -> None:
-        if isinstance(batch.pixels, Tensor):
-            logits = list(self.task.logits(model, batch.pixels))
-        else:
-            logits = [self.task.logits(model, pixels[None])[0] for pixels in batch.pixels]
-        for found, truth, valid in zip(logits, batch.targets, batch.valid.tolist(), strict=True):
-            if not valid:
-                continue
-            sized = F.interpolate(found[None], truth.shape, mode="bilinear", align_corners=False)
-            counted = int((truth != IGNORED).sum())
-            self.overlap.add(sized[0].argmax(0), truth)
-            self.loss += torch.tensor([float(pixel_loss(sized, truth[None])) * counted, counted], dtype=torch.float64)
+        together = [batch.pixels] if isinstance(batch.pixels, Tensor) else [pixels[None] for pixels in batch.pixels]
+        truths, valid = list(batch.targets), batch.valid.tolist()
+        for pixels in together:
+            mine, counts = truths[: len(pixels)], valid[: len(pixels)]
+            truths, valid = truths[len(pixels) :], valid[len(pixels) :]
+            found = self.task.read(model, pixels, [truth.shape for truth in mine], mine)
+            for said, truth, counted in zip(found, mine, counts, strict=True):
+                if counted:
+                    self.overlap.add(said.labels, truth)
+                    self.loss += torch.tensor([said.loss, int((truth != IGNORED).sum())], dtype=torch.float64)
 
     @override
     def numbers(self) -> dict[str, float | None]:

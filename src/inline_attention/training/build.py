@@ -1,7 +1,6 @@
 """From a recipe to the things that train: model, optimizer, schedule, moving average."""
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -10,11 +9,10 @@ from timm.scheduler import CosineLRScheduler, MultiStepLRScheduler, PolyLRSchedu
 from timm.utils import ModelEmaV3, freeze
 from torch import nn
 
-from ..models.backbone import Backbone
-from ..models.checkpoints import load_official, read_checkpoint, select_weights
+from .lay_in import weights_of
 from .plan import Plan
 from .randomness import Purpose, reseed
-from .recipe import ModelPart, Recipe, nearest
+from .recipe import Recipe, nearest
 from .task import Task
 
 Schedule = CosineLRScheduler | MultiStepLRScheduler | PolyLRScheduler
@@ -27,38 +25,19 @@ def build_model(task: Task, classes: Sequence[str], *, resume: bool = False) -> 
     part = recipe.model
     model = task.make(*task.creation(len(classes)), len(classes))
     backbone: Any = task.backbone(model)
-    said = None if part.weights is None or resume else load_weights(backbone, part)
+    said = None if part.weights is None or resume else task.lay_in(model, weights_of(part.weights))
     if part.checkpointing:
         try:
             backbone.set_grad_checkpointing(True)
         except (AssertionError, AttributeError) as error:
             raise ValueError(f"model.checkpointing: {part.name} cannot recompute its activations") from error
     for name in recipe.optim.freeze:
-        if name not in dict(model.named_modules()):
-            raise ValueError(f"optim.freeze: {part.name} has no {name!r}{nearest(name, dict(model.named_modules()))}")
-        freeze(model, name)
+        if name not in dict(backbone.named_modules()):
+            raise ValueError(f"optim.freeze: {part.name} has no {name!r}{nearest(name, dict(backbone.named_modules()))}")
+        freeze(backbone, name)
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise ValueError(f"optim.freeze: {', '.join(recipe.optim.freeze)} leaves nothing to train")
     return model, said
-
-
-def load_weights(model: nn.Module, part: ModelPart) -> str:
-    """Lay the weights in that the recipe starts from."""
-    path = Path(part.weights or "")
-    path = path / "best.safetensors" if path.is_dir() else path
-    return lay_in(model, path)
-
-
-def lay_in(model: nn.Module, path: Path, *, ema: bool = False) -> str:
-    """Lay a file's weights into a model of this package, fitting sizes, or into any other as they are; what is said of it."""
-    if isinstance(model, Backbone):
-        return str(load_official(model, path, ema=ema))
-    state = select_weights(read_checkpoint(path), ema=ema, source=str(path))
-    try:
-        model.load_state_dict(state)
-    except RuntimeError as error:
-        raise ValueError(f"{path} does not fit {type(model).__name__}: {' '.join(str(error).split())[:200]}") from error
-    return f"{len(state)} tensors matched"
 
 
 def build_optimizer(model: nn.Module, recipe: Recipe, plan: Plan) -> torch.optim.Optimizer:

@@ -3,14 +3,14 @@
 from pathlib import Path
 
 import torch
-from accelerate import Accelerator, FullyShardedDataParallelPlugin
+from accelerate import Accelerator, DistributedDataParallelKwargs, FullyShardedDataParallelPlugin
 
 from .recipe import RunPart
 
 PRECISIONS = {"fp32": "no", "bf16": "bf16", "fp16": "fp16"}
 
 
-def make_accelerator(run: RunPart, device: str, blocks: list[str], out: Path) -> Accelerator:
+def make_accelerator(run: RunPart, device: str, blocks: list[str], out: Path, *, unused: bool = False) -> Accelerator:
     """On an accelerator if there is one, or on the CPU.
 
     Args:
@@ -18,6 +18,7 @@ def make_accelerator(run: RunPart, device: str, blocks: list[str], out: Path) ->
         device: 'auto', 'cpu', or the name of the accelerator that must be there.
         blocks: classes that are sharded one by one.
         out: folder for TensorBoard's events.
+        unused: the model may have parameters that no loss depends on.
     """
     there = str(torch.accelerator.current_accelerator()) if torch.accelerator.is_available() else "cpu"
     if device not in ("auto", "cpu", there):
@@ -30,6 +31,7 @@ def make_accelerator(run: RunPart, device: str, blocks: list[str], out: Path) ->
         fsdp_plugin=fsdp_plugin(blocks) if run.fsdp else None,
         log_with="tensorboard",
         project_dir=str(out),
+        kwargs_handlers=[DistributedDataParallelKwargs(find_unused_parameters=True)] if unused else [],
     )
 
 

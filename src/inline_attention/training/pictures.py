@@ -37,6 +37,10 @@ class Pictures(Protocol):
         """Names of all files without their folders, where they can be told at once."""
         return None
 
+    def digest(self) -> str:
+        """A hash of what is known of the pictures, where that is in one file of its own."""
+        return ""
+
 
 @dataclass(frozen=True)
 class ReaderPictures(Pictures):

@@ -86,6 +86,13 @@ def make_plan(recipe: Recipe, pictures: int, processes: int) -> Plan:
         )
     factor = batch / optim.rate_batch
     per_epoch = pictures // batch
+    steps = schedule.steps or (schedule.epochs + schedule.cooldown) * per_epoch
+    warmup = schedule.warmup_steps or schedule.warmup * per_epoch
+    drops = tuple(drop * per_epoch for drop in schedule.drops)
+    if warmup > steps:
+        raise ValueError(f"the warm-up of {warmup} steps is longer than the run's {steps}: take a shorter one, or a longer run")
+    if drops and drops[-1] >= steps:
+        raise ValueError(f"schedule.drops {schedule.drops}: the last one is not within the run's {steps} steps")
     return Plan(
         pictures=pictures,
         batch=batch,
@@ -93,12 +100,12 @@ def make_plan(recipe: Recipe, pictures: int, processes: int) -> Plan:
         processes=processes,
         accumulation=share // micro,
         steps_per_epoch=per_epoch,
-        steps=schedule.steps or (schedule.epochs + schedule.cooldown) * per_epoch,
+        steps=steps,
         falling_steps=schedule.steps or schedule.epochs * per_epoch,
-        warmup_steps=schedule.warmup_steps or schedule.warmup * per_epoch,
+        warmup_steps=warmup,
         shape=schedule.shape,
         power=schedule.power,
-        drops=tuple(drop * per_epoch for drop in schedule.drops),
+        drops=drops,
         lr=optim.lr * factor,
         warmup_lr=optim.warmup_lr * factor,
         min_lr=optim.min_lr * factor,

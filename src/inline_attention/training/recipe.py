@@ -30,19 +30,21 @@ class TaskPart:
     auxiliary: float = 0.4
     """Weight of the loss of UperNet's second, smaller head."""
     sides: tuple[int, ...] = (800,)
-    """Detection: shorter sides that pictures are brought to, one drawn for each batch; the last one in evaluation."""
+    """Detection: shorter sides that pictures are brought to, one drawn for each picture; the last one in evaluation."""
     longest: int = 1333
-    """Detection: the most that a longer side may have."""
+    """The most that a longer side may have where pictures are brought to a shorter one."""
     anchors: tuple[int, int, int, int, int] = (32, 64, 128, 256, 512)
     """Detection: sides of the boxes that proposals start from, one for each level of the pyramid."""
     samples: int = 512
     """Detection: boxes of a picture that the head learns from, a quarter of them on objects; fewer are faster."""
-    freeze_norm: bool = True
-    """Detection: leave batch norms of the backbone as they are."""
+    freeze_norm: bool | None = None
+    """Detection: leave batch norms of the backbone as they are; unset: where it starts from weights."""
     inference: Literal["whole", "slide"] = "whole"
     """Segmentation: look at whole pictures, or at windows of data.size and take the mean where they overlap."""
     stride: float = 0.6667
     """Of these windows, as a share of their sides."""
+    side: int | None = None
+    """Segmentation: shorter side that pictures are brought to in evaluation, 0 for their own; unset: that of data.size."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +76,7 @@ class DataPart:
     """Which pictures, and how they are shown."""
 
     source: str = "digits"
-    """A folder or tar of class folders, wds/..., hfds/..., torch/..., digits or fashion-mnist."""
+    """A folder or tar of class folders, wds/..., hfds/..., torch/..., digits or fashion-mnist; see docs/dense.md to detect."""
     root: str | None = None
     """Folder of a wds/, hfds/ or torch/ source."""
     train: str = "train"
@@ -120,7 +122,7 @@ class AugmentPart:
     vflip: float = 0.0
     """Probability of turning upside down."""
     color_jitter: float = 0.0
-    """Strength of random brightness, contrast and saturation; RandAugment takes its place."""
+    """Strength of random brightness, contrast and saturation (and hue, to detect and segment); RandAugment takes its place."""
     auto: str = ""
     """Policy in timm's words, such as rand-m9-mstd0.5-inc1."""
     erase: float = 0.0
@@ -166,7 +168,7 @@ class OptimPart:
     layer_decay: float = 1.0
     """Learning rate of each layer over that of the next one: for fine-tuning."""
     freeze: tuple[str, ...] = ()
-    """Modules that stay as they are, such as stages.0: for fine-tuning."""
+    """Modules of the backbone that stay as they are, such as stages.0: for fine-tuning."""
 
 
 @dataclass(frozen=True)
@@ -188,7 +190,7 @@ class SchedulePart:
     power: float = 1.0
     """Of poly."""
     drops: tuple[int, ...] = ()
-    """Epochs after which the rate is a tenth of what it was."""
+    """Epochs after which the rate is a tenth of what it was, whatever optim.min_lr says."""
 
 
 @dataclass(frozen=True)
@@ -425,8 +427,6 @@ def _check_schedule(recipe: Recipe) -> list[str]:
         faults.append(f"schedule.drops must be rising epochs, got {schedule.drops}")
     if schedule.steps and schedule.cooldown:
         faults.append(f"schedule.cooldown is in epochs: leave it out beside schedule.steps, got {schedule.cooldown}")
-    if schedule.steps and schedule.warmup_steps > schedule.steps:
-        faults.append(f"schedule.warmup_steps must be within the {schedule.steps} steps, got {schedule.warmup_steps}")
     return faults
 
 
@@ -434,17 +434,37 @@ HEADS = {"classify": (), "detect": ("mask_rcnn", "cascade_mask_rcnn"), "segment"
 """That a task can take; the first is the usual one."""
 
 
+_DETECTING = ("task.sides", "task.anchors", "task.samples", "task.freeze_norm")
+_SEGMENTING = ("task.auxiliary", "task.inference", "task.stride", "task.side", "augment.resize")
+_CLASSIFYING = (
+    "data.root", "data.train", "data.view", "data.crop", "augment.scale", "augment.ratio", "augment.vflip", "augment.auto",
+    "augment.erase", "augment.mixup", "augment.cutmix", "augment.mix_prob", "augment.mix_switch", "augment.smoothing",
+)  # fmt: skip
+FOREIGN = {
+    "classify": (*_DETECTING, *_SEGMENTING, "task.width", "task.longest", "data.limit"),
+    "detect": (*_SEGMENTING, *_CLASSIFYING, "data.size", "data.interpolation"),
+    "segment": (*_DETECTING, *_CLASSIFYING),
+}
+"""Fields that a task does not look at."""
+SMALLEST = 8
+"""Pixels of a side that a model takes at least."""
+
+
 def _check_task(recipe: Recipe) -> list[str]:
     task, faults = recipe.task, []
     if task.head != "auto" and task.head not in HEADS[task.name]:
         there = ", ".join(HEADS[task.name]) or "none"
         faults.append(f"task.head {task.head} is not one to {task.name} with; there are: {there}")
-    if task.name == "classify":
-        return faults
-    augment = recipe.augment
-    for name in ("mixup", "cutmix", "erase", "auto", "vflip", "smoothing"):
-        if getattr(augment, name):
-            faults.append(f"augment.{name} is for classification only, got {getattr(augment, name)!r}: set it to 0")
-    if not task.sides or min(task.sides) < 8 or min(task.anchors) < 1:
-        faults.append(f"task.sides and task.anchors must be positive, got {task.sides} and {task.anchors}")
+    usual, values = flat(Recipe()), flat(recipe)
+    for name in FOREIGN[task.name]:
+        if values[name] != usual[name]:
+            faults.append(f"{name} says nothing to a recipe to {task.name} by, got {values[name]!r}: leave it out")
+    if task.side is not None and task.side < 0:
+        faults.append(f"task.side must be positive, or 0 for pictures as they are, got {task.side}")
+    if not task.sides or min(task.sides) < SMALLEST or max(task.sides) > task.longest:
+        faults.append(f"task.sides must be from {SMALLEST} to task.longest, {task.longest}, got {task.sides}")
+    if min(task.anchors) < 1 or task.samples < 4:
+        faults.append(f"task.anchors must be positive and task.samples 4 or more, got {task.anchors} and {task.samples}")
+    if task.name == "segment" and recipe.run.fsdp:
+        faults.append("run.fsdp does not go with task segment, whose processes look a different number of times: take DDP")
     return faults

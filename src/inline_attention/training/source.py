@@ -40,9 +40,11 @@ class Source:
 
 
 def _print_of(pictures: Pictures | Stream) -> list[int | str]:
-    """How many, and a hash of the files' names in their order."""
+    """How many, a hash of the files' names in their order, and one of what is known of them."""
     files = None if isinstance(pictures, Stream) else pictures.files()
-    return [len(pictures), "" if files is None else blake2b("\n".join(files).encode(), digest_size=16).hexdigest()]
+    digest = "" if isinstance(pictures, Stream) else pictures.digest()
+    names = "" if files is None else blake2b("\n".join(files).encode(), digest_size=16).hexdigest()
+    return [len(pictures), names, *([digest] if digest else [])]
 
 
 def open_source(data: DataPart) -> Source:

@@ -2,11 +2,13 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, ClassVar
 
 from accelerate import Accelerator
 from torch import Tensor, nn
 
+from .lay_in import lay_in
 from .loader import Batch, Show
 from .recipe import Recipe
 from .source import Source
@@ -61,6 +63,10 @@ class Task(ABC):
     def backbone(self, model: nn.Module) -> nn.Module:
         """The part that comes from timm, into which published weights are laid."""
         return model
+
+    def lay_in(self, model: nn.Module, path: Path) -> str:
+        """Lay a file's weights into the model; what is said of it."""
+        return lay_in(self.backbone(model), path)
 
     @abstractmethod
     def show(self, *, training: bool) -> Show:

@@ -8,8 +8,10 @@ from typing import Any
 
 from accelerate import Accelerator, DistributedType
 from accelerate.utils import broadcast_object_list
+from timm.layers import convert_sync_batchnorm
 from torch import nn
 
+from ..models.backbone import Backbone
 from . import build
 from . import recipe as recipes
 from .checkpoint import Checkpoint, last_checkpoint
@@ -54,8 +56,11 @@ def train(task: Task, out: Path, *, resume: bool, report: Report, stop: Callable
     source = task.open()
     show = task.show(training=True)
     model, said = build.build_model(task, source.classes, resume=resume)
-    accelerator = make_accelerator(recipe.run, device, build.block_classes(model), out)
+    whole = isinstance(task.backbone(model), Backbone) or recipe.task.name == "classify"  # others may have a head to spare
+    accelerator = make_accelerator(recipe.run, device, build.block_classes(model), out, unused=not whole)
     plan = make_plan(recipe, len(source.train), accelerator.num_processes)
+    if accelerator.num_processes > 1 and accelerator.device.type == "cuda":  # elsewhere torch has no such norm
+        model = convert_sync_batchnorm(model)
     average = build.build_average(model.to(accelerator.device), plan)
     optimizer: Any = build.build_optimizer(model, recipe, plan)
     schedule = build.build_schedule(optimizer, plan)

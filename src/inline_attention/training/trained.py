@@ -13,8 +13,8 @@ from torch import nn
 
 from ..models.checkpoints import read_checkpoint, select_weights
 from ..models.identify import identify
-from .build import lay_in
 from .create import make_model
+from .lay_in import lay_in, weights_of
 from .recipe import DataPart, build, nearest
 
 
@@ -111,14 +111,6 @@ def creation_of(metadata: dict[str, Any], path: Path) -> tuple[str, dict[str, An
     if not is_model(name) or forbidden:
         raise ValueError(f"{path} asks for {forbidden[0] if forbidden else name!r}: refused")
     return name, arguments
-
-
-def weights_of(what: str) -> Path:
-    """The file of a run's best weights, or the file that is named."""
-    path = Path(what)
-    if path.is_dir() and not (path / "best.safetensors").is_file():
-        raise ValueError(f"{path} holds no best.safetensors: no run, or one that was stopped before its first evaluation")
-    return path / "best.safetensors" if path.is_dir() else path
 
 
 def metadata_of(path: Path) -> dict[str, Any]:
