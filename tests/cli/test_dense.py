@@ -4,6 +4,8 @@ import io
 import json
 import re
 import shutil
+import subprocess
+import sys
 from contextlib import redirect_stderr, redirect_stdout
 
 import numpy as np
@@ -13,7 +15,7 @@ from PIL import Image
 from inline_attention.cli.main import main
 
 from ..tasks.small import detect_recipe, segment_recipe, write_coco, write_maps
-from ..training.small import write_pictures, write_recipe
+from ..training.small import environment, small_recipe, write_pictures, write_recipe
 
 
 @pytest.fixture(scope="module")
@@ -261,6 +263,37 @@ def test_folders_without_objects_or_maps(capsys, tmp_path):
     for task, told in (("detect", "has no train split"), ("segment", "holds no label maps")):
         assert told in failed(capsys, "train", "--task", task, "--data", tmp_path / "classes", "--out", tmp_path / "run")
         assert "there is no folder" in failed(capsys, "train", "--task", task, "--data", tmp_path / "none")
+
+
+def test_classification_needs_none_of_it(tmp_path):
+    """Without the packages of detection and segmentation: only these say what to install."""
+    code = """
+import sys
+sys.modules |= dict.fromkeys(("segmentation_models_pytorch", "pycocotools"))
+from inline_attention.cli.main import main
+main(sys.argv[1:])
+"""
+    data = write_pictures(tmp_path / "data", 12)
+    recipe = write_recipe(tmp_path / "recipe.toml", small_recipe(data, schedule={"epochs": 1, "warmup": 0}))
+    run = tmp_path / "run"
+
+    def said(*words):
+        asked = [sys.executable, "-c", code, *map(str, words)]
+        return subprocess.run(asked, capture_output=True, text=True, env=environment(), timeout=300, cwd=tmp_path)
+
+    for words in (
+        ("train", "--recipe", recipe, "--out", run, "--device", "cpu"),
+        ("eval", run, "--device", "cpu"),
+        ("predict", data / "red" / "0.png", "--model", run),
+        ("bench", "layer", "--help"),
+    ):
+        done = said(*words)
+        assert done.returncode == 0, done.stderr
+    done = said("train", "--task", "segment", "--data", data)
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1] == (
+        "inline: the command needs segmentation_models_pytorch: pip install 'inline-attention[dense]'"
+    )
 
 
 def test_list_counts_detectors_and_segmenters(capsys):

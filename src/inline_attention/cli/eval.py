@@ -63,11 +63,10 @@ class Eval:
 
     def run(self) -> None:
         """Load, look at every picture once, tell."""
-        from ..tasks.dense_model import task_named
         from ..training import recipe as recipes
         from ..training.classify import Classify
         from ..training.source import Source
-        from ..training.trained import load_trained
+        from ..training.trained import load_trained, task_named
         from .eval_dense import evaluate_dense
 
         if self.batch is not None and self.batch < 1:

@@ -14,8 +14,9 @@ def main(arguments: list[str] | None = None) -> None:
     except ModuleNotFoundError as missing:
         extras = dict.fromkeys(("accelerate", "sklearn", "torchmetrics", "tensorboard"), "train") | {"gradio": "explore"}
         extras |= dict.fromkeys(("pycocotools", "segmentation_models_pytorch"), "dense")
-        extra = extras.get(missing.name or "", "cli")
-        print(f"inline: the command needs {missing.name}: pip install 'inline-attention[{extra}]'", file=sys.stderr)
+        name = (missing.name or "").partition(".")[0]
+        extra = extras.get(name, "cli")
+        print(f"inline: the command needs {name}: pip install 'inline-attention[{extra}]'", file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:
         print("inline: stopped", file=sys.stderr)

@@ -55,8 +55,7 @@ class Predict:
 
     def run(self) -> None:
         """Look at the pictures, a batch at a time, and print as they come."""
-        from ..tasks.dense_model import task_named
-        from ..training.trained import load_trained
+        from ..training.trained import load_trained, task_named
         from .arguments import usable_device
         from .predict_dense import predict_dense
         from .train import newest_run

@@ -1,7 +1,6 @@
 """A trained detector or segmenter, from a run's folder or a file of weights."""
 
 from dataclasses import dataclass
-from pathlib import Path
 
 from torch import nn
 
@@ -24,14 +23,6 @@ class DenseModel:
     classes: tuple[str, ...]
     said: str
     """What the loader says of the weights."""
-
-
-def task_named(what: str, weights: Path | None = None) -> str:
-    """What a model was trained for: 'classify', 'detect' or 'segment'. Files that do not say it are classifiers."""
-    path = weights or Path(what)
-    if not path.exists():
-        return "classify"
-    return str(metadata_of(weights_of(str(path))).get("task", {}).get("name", "classify"))
 
 
 def load_dense(what: str, inference: str | None = None, side: int | None = None) -> DenseModel:

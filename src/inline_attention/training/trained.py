@@ -113,6 +113,14 @@ def creation_of(metadata: dict[str, Any], path: Path) -> tuple[str, dict[str, An
     return name, arguments
 
 
+def task_named(what: str, weights: Path | None = None) -> str:
+    """What a model was trained for: 'classify', 'detect' or 'segment'. Files that do not say it are classifiers."""
+    path = weights or Path(what)
+    if not path.exists():
+        return "classify"
+    return str(metadata_of(weights_of(str(path))).get("task", {}).get("name", "classify"))
+
+
 def metadata_of(path: Path) -> dict[str, Any]:
     """What a file of weights says of itself; nothing for files that are not ours."""
     if path.suffix != ".safetensors":
