@@ -102,6 +102,8 @@ def test_predict_draws_and_tells(runs, capsys, tmp_path):
     found = json.loads(ran(capsys, *words, "--json", "--threshold", 0))
     assert all(entry["name"] in ("ball", "box") for entry in found["objects"])
     assert all(0 <= entry["box"][0] <= entry["box"][2] <= 64 for entry in found["objects"])
+    told = failed(capsys, "predict", picture, "--model", runs / "segment", "--out", tmp_path, "--threshold", 0.3)
+    assert "--threshold is for models that detect" in told
     text = ran(capsys, *words, "--threshold", 1)
     assert "nothing sure enough" in text
 
@@ -165,7 +167,7 @@ def test_a_trained_model_is_a_start_for_other_classes(runs, capsys, tmp_path):
     assert re.search(r"\d+ tensors matched, left out for their size: head.bias, head.weight", said)
     other = segment_recipe(root, model={"weights": str(runs / "detect")})
     told = failed(capsys, "train", "--recipe", write_recipe(tmp_path / "o.toml", other), "--out", tmp_path / "other")
-    assert "is of another model than inline_pvt_nano with semantic_fpn" in told
+    assert "was trained to detect: start from a classifier, or from a model to segment" in told
 
 
 def test_models_for_one_task_are_not_for_another(runs, capsys, tmp_path):
@@ -189,12 +191,11 @@ def test_what_the_options_must_not_say(runs, capsys, tmp_path):
         "inline: task.head mask_rcnn is not one to segment with; there are: semantic_fpn, upernet"
     )
     told = failed(capsys, *words, "--augment.mixup", 0.8)
-    assert told == "inline: augment.mixup says nothing to a recipe to segment by, got 0.8: leave it out"
+    assert told == "inline: augment.mixup has no meaning for --task segment, got 0.8: leave it out"
     detect = ("train", "--task", "detect", "--data", runs / "coco", "--out", tmp_path / "run")
-    assert "data.size says nothing to a recipe to detect by, got (512, 512)" in failed(capsys, *detect, "--data.size", 512, 512)
-    assert "the warm-up of 2 steps is longer than the run's 1" in failed(
-        capsys, *words, "--optim.batch", 4, "--schedule.steps", 1
-    )
+    assert "data.size has no meaning for --task detect, got (512, 512)" in failed(capsys, *detect, "--data.size", 512, 512)
+    long = ("--optim.batch", 4, "--schedule.steps", 1, "--schedule.warmup-steps", 2)
+    assert "the warm-up of 2 steps is longer than the run's 1" in failed(capsys, *words, *long)
     assert "schedule.drops (9,): the last one is not within the run's" in failed(
         capsys, *detect, "--schedule.shape", "drops", "--schedule.drops", 9, "--schedule.epochs", 2
     )
@@ -260,6 +261,8 @@ def test_a_dry_run_tells_the_recipe_and_the_cost(runs, capsys):
 
 def test_folders_without_objects_or_maps(capsys, tmp_path):
     write_pictures(tmp_path / "classes", 2)
+    for source, told in ((write_coco(tmp_path / "c", 2), "--task detect"), (write_maps(tmp_path / "m", 2), "--task segment")):
+        assert told in failed(capsys, "train", "--data", source, "--out", tmp_path / "run")
     for task, told in (("detect", "has no train split"), ("segment", "holds no label maps")):
         assert told in failed(capsys, "train", "--task", task, "--data", tmp_path / "classes", "--out", tmp_path / "run")
         assert "there is no folder" in failed(capsys, "train", "--task", task, "--data", tmp_path / "none")

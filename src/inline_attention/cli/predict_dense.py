@@ -18,14 +18,12 @@ def predict_dense(asked: "Predict", model: str, device: "torch.device") -> None:
     """Look at pictures one by one, at their own sizes; draw each, and print as they come."""
     from ..models.decode import BadPictureError, decode
     from ..tasks.dense_model import load_dense
+    from ..training.trained import task_named
     from .dense_pictures import SURE, draw
     from .predict import opened_pictures
 
-    if asked.stream or asked.ema:
-        raise ValueError("--stream and --ema are for models that classify: leave them out")
+    _check(asked, task_named(model))
     sure = SURE if asked.threshold is None else asked.threshold
-    if not 0 <= sure <= 1:
-        raise ValueError(f"--threshold must be within 0..1, got {sure}")
     dense = load_dense(model, asked.inference, asked.side)
     dense.model.to(device)
     out = asked.out or Path("predictions")
@@ -54,6 +52,16 @@ def predict_dense(asked: "Predict", model: str, device: "torch.device") -> None:
         print(json.dumps(facts) if asked.json else _told(facts))
     if bad:
         print(f"inline: {bad} pictures could not be read", file=sys.stderr)
+
+
+def _check(asked: "Predict", task: str) -> None:
+    """Raise for options that say nothing to this task."""
+    if asked.stream or asked.ema:
+        raise ValueError("--stream and --ema are for models that classify: leave them out")
+    if asked.threshold is not None and task != "detect":
+        raise ValueError("--threshold is for models that detect: leave it out")
+    if asked.threshold is not None and not 0 <= asked.threshold <= 1:
+        raise ValueError(f"--threshold must be within 0..1, got {asked.threshold}")
 
 
 def _free(out: Path, stem: str, taken: set[str]) -> Path:

@@ -116,12 +116,16 @@ def _time(seconds: float) -> str:
 
 def print_result(outcome: "Outcome", task: "Task", written: list[Path]) -> None:
     """The table at the end, and the next thing to do."""
+    from ..training.source import TRAIN
+
     console = Console()
     last = [row for row in outcome.rows if row["kind"] == "evaluation"][-1]
     training = [row for row in outcome.rows if row["kind"] == "training"]
     table = Table(box=SIMPLE_HEAD, padding=(0, 1))
-    for column in ("held-out pictures", "epoch", *task.columns.values()):
-        table.add_column(column, justify="left" if column.startswith("held") else "right")
+    own = task.recipe.task.name != "classify" and task.recipe.data.val in TRAIN
+    table.add_column("training pictures" if own else "held-out pictures")
+    for column in ("epoch", *task.columns.values()):
+        table.add_column(column, justify="right")
     few = len(outcome.classes) <= 5
     table.add_row("last weights", str(last["epoch"]), *_numbers(task, last, "", few=few))
     if f"ema_{task.judged}" in last:
@@ -136,9 +140,10 @@ def print_result(outcome: "Outcome", task: "Task", written: list[Path]) -> None:
         highlight=False,
         soft_wrap=True,
     )
-    console.print(
-        "The best were chosen by these very pictures: 'last weights' is the honest number.", highlight=False, soft_wrap=True
-    )
+    note = "The best were chosen by these very pictures: 'last weights' is the honest number."
+    if own:
+        note = "Scored on the pictures that it learned from: it shows that they can be learned, and nothing else."
+    console.print(note, highlight=False, soft_wrap=True)
     if outcome.bad:
         console.print(f"{len(outcome.bad)} pictures or entries were left out:", highlight=False)
         for text in outcome.bad:

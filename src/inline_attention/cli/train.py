@@ -24,6 +24,7 @@ DENSE = {"detect": "detect_small", "segment": "segment_small"}
 """Recipes of tasks whose pictures do not tell which one suits them."""
 PEEKED = (
     "task", "task.name", "recipe", "data", "out", "data.source", "data.root", "data.train", "data.val", "schedule.epochs",
+    "schedule.steps",
 )  # fmt: skip
 """Options that other options' defaults hang on."""
 RUNS = Path("runs")
@@ -35,11 +36,11 @@ class Train:
     """Train a model on pictures; without arguments, a small one on scikit-learn's digits, in a minute."""
 
     task: Literal["classify", "detect", "segment"] | None = None
-    """What to learn: classes of pictures, objects with boxes and masks, classes of pixels; unset: as the recipe has it."""
+    """What to learn: classes of pictures, objects with boxes and masks, or classes of pixels. Short for --task.name."""
     recipe: str | None = None
     """A recipe of the package, by name, or a TOML file; unset: one that suits the data. The options below are its fields."""
     data: str | None = None
-    """Pictures: any folder of class folders, or another source; short for --data.source."""
+    """Pictures: a folder of class folders, or, to detect and segment, one as in docs/dense.md; short for --data.source."""
     out: Path | None = None
     """Folder of the run; unset: a new one under runs/."""
     resume: bool = False
@@ -141,6 +142,7 @@ def begin(arguments: list[str]) -> Train:
         return Train()
     recipe = None
     asked = {name: _peek(arguments, f"--{name}") for name in PEEKED}
+    asked["help"] = next((word for word in arguments if word in ("-h", "--help")), None)
     if "--resume" in arguments:
         from ..training.run_folder import RunFolder
 
@@ -157,6 +159,8 @@ def begin(arguments: list[str]) -> Train:
     schedule, epochs = settings.schedule, asked["schedule.epochs"]
     if epochs and epochs.isdigit() and int(epochs) < schedule.warmup:
         schedule = replace(schedule, warmup=0)
+    if asked["schedule.steps"] and asked["schedule.steps"].isdigit():
+        schedule = replace(schedule, warmup=0, warmup_steps=int(asked["schedule.steps"]) // 20)
     return Train(recipe=recipe, settings=replace(settings, data=replace(settings.data, source=source), schedule=schedule))
 
 
@@ -164,16 +168,33 @@ def _suiting(asked: dict[str, str | None]) -> tuple[str, Recipe]:
     """A recipe for the data, and its name; the digits' if nothing is said."""
     source, task = asked["data"] or asked["data.source"], asked["task"] or asked["task.name"] or "classify"
     if task in DENSE:
-        if source is None:
+        if source is None and not asked["help"]:
             raise ValueError(f"--task {task} needs pictures: --data DIR")
         return DENSE[task], load(DENSE[task])
     if source is None:
         return "digits", load("digits")
+    if suited := _looks_dense(Path(source)):
+        raise ValueError(f"{source} has {suited[1]}, not class folders: --task {suited[0]}")
     from ..training.choose import suiting
     from ..training.recipe import DataPart
 
     usual = DataPart(source=source, root=asked["data.root"])
     return suiting(replace(usual, train=asked["data.train"] or usual.train, val=asked["data.val"] or usual.val))
+
+
+def _looks_dense(root: Path) -> tuple[str, str] | None:
+    """The task that a folder suits, and what shows it, if that is another than classification."""
+    for task, pattern in (
+        ("detect", "annotations/instances_*.json"),
+        ("detect", "train/_annotations.coco.json"),
+        ("segment", "annotations/trimaps"),
+        ("segment", "annotations/training"),
+        ("segment", "SegmentationClass"),
+    ):
+        if root.is_dir() and any(root.glob(pattern)):
+            return task, pattern
+    both = (root / "images").is_dir() and any((root / name).is_dir() for name in ("masks", "labels"))
+    return ("segment", "images/ and masks/") if both else None
 
 
 def _peek(arguments: list[str], option: str) -> str | None:

@@ -14,6 +14,8 @@ from .overlap import IGNORED
 
 SMALLEST = 480
 """Shorter side below which pictures are enlarged, so that there is room for words."""
+LARGEST = 1600
+"""Longer side that they are not enlarged beyond."""
 TAKEN = 4
 """How much worse it is to cover another tag than to cover a small object."""
 
@@ -61,8 +63,8 @@ def _palette() -> list[list[int]]:
 
 
 def enlargement(picture: Image.Image) -> int:
-    """The whole factor by which a picture is enlarged before it is drawn on: 1 from 480 pixels on."""
-    return ceil(SMALLEST / min(picture.size))
+    """The whole factor by which a picture is enlarged before it is drawn on: 1 from 480 pixels on, or beyond 1,600 a side."""
+    return max(1, min(ceil(SMALLEST / min(picture.size)), LARGEST // max(picture.size)))
 
 
 def draw_objects(

@@ -134,7 +134,7 @@ def open_maps(root: Path, split: Split, *, known: tuple[str, ...] | None = None)
             return reader(root, split, known)
     raise ValueError(
         f"{root} holds no label maps: annotations/training (ADE20K), SegmentationClass (Pascal VOC), annotations/trimaps "
-        "(Oxford-IIIT Pet) or images (plain) is expected in it"
+        "(Oxford-IIIT Pet) or images with masks (plain) is expected in it"
     )
 
 

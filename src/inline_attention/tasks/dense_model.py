@@ -7,7 +7,7 @@ from torch import nn
 from ..models.checkpoints import read_checkpoint, select_weights
 from ..models.wording import first_line
 from ..training.lay_in import weights_of
-from ..training.recipe import DataPart, ModelPart, Recipe, TaskPart, build, check
+from ..training.recipe import DataPart, ModelPart, Recipe, TaskPart, build
 from ..training.trained import creation_of, metadata_of
 from . import make_task
 from .dense_task import DenseTask
@@ -45,7 +45,8 @@ def load_dense(what: str, inference: str | None = None, side: int | None = None)
         model=ModelPart(name),
         data=build(DataPart, metadata["data"], "data.", str(path)),
     )
-    check(recipe)
+    if side is not None and side < 0:
+        raise ValueError(f"--side must be positive, or 0 for pictures as they are, got {side}")
     task = make_task(recipe)
     assert isinstance(task, DenseTask)
     classes = tuple(map(str, metadata["classes"]))

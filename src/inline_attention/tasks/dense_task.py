@@ -61,13 +61,12 @@ class DenseTask(Task):
         """
         data, root = self.recipe.data, self._root()
         train, classes, bad = self.read_split(root, "train", None)
-        if data.limit:
-            train = train.choose(range(min(data.limit, len(train))))
+        train = self._first(train)
         if self._split() == "train":
             return Source(train, train, classes, bad)
         try:
             val, _, more = self.read_split(root, "val", classes)
-            return Source(train, val, classes, (*bad, *more))
+            return Source(train, self._first(val), classes, (*bad, *more))
         except NoSplitError:
             pass
         learned, held = hold_out([train.name(index) for index in range(len(train))], data.val_share)
@@ -82,6 +81,11 @@ class DenseTask(Task):
                 raise
             found, _, bad = self.read_split(self._root(), "train", classes)
         return Source(found, found, classes, bad)
+
+    def _first(self, pictures: Any) -> Any:
+        """As many as the recipe wants."""
+        limit = self.recipe.data.limit
+        return pictures.choose(range(min(limit, len(pictures)))) if limit else pictures
 
     def _root(self) -> Path:
         root = Path(self.recipe.data.source).expanduser()
@@ -99,8 +103,12 @@ class DenseTask(Task):
     @override
     def lay_in(self, model: nn.Module, path: Path) -> str:
         """A classifier's weights go into the backbone; a detector's or segmenter's into all, classes as far as they fit."""
-        if "task" not in metadata_of(path):
+        written = metadata_of(path).get("task")
+        if written is None:
             return lay_in(self.backbone(model), path, headless=True)
+        task = self.recipe.task.name
+        if written["name"] != task:
+            raise ValueError(f"{path} was trained to {written['name']}: start from a classifier, or from a model to {task}")
         state = select_weights(read_checkpoint(path), ema=False, source=str(path))
         own = model.state_dict()
         if strange := [name for name in state if name not in own] or [name for name in own if name not in state]:

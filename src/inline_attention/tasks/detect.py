@@ -44,8 +44,11 @@ class Detect(DenseTask):
     @override
     def creation(self, classes: int) -> tuple[str, dict[str, Any]]:
         name, arguments = super().creation(classes)
-        if "img_size" not in model_arguments(self.recipe.model):
-            arguments.pop("img_size", None)  # pictures come in all sizes: position embeddings keep the model's own
+        if "img_size" in model_arguments(self.recipe.model):
+            return name, arguments
+        arguments.pop("img_size", None)  # pictures come in all sizes: position embeddings keep the model's own
+        if name.startswith("inline_") and name.endswith("_nano"):  # whose patches follow the size
+            arguments["img_size"] = self.recipe.task.sides[-1]
         return name, arguments
 
     @override

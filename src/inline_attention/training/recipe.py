@@ -76,17 +76,17 @@ class DataPart:
     """Which pictures, and how they are shown."""
 
     source: str = "digits"
-    """A folder or tar of class folders, wds/..., hfds/..., torch/..., digits or fashion-mnist; see docs/dense.md to detect."""
+    """A folder or tar of class folders, wds/..., hfds/..., torch/..., digits or fashion-mnist; others to detect and segment."""
     root: str | None = None
     """Folder of a wds/, hfds/ or torch/ source."""
     train: str = "train"
     """Name of the training split of a source that has named splits."""
     val: str = "validation"
-    """Name of the validation split of a source that has named splits."""
+    """Name of the validation split of a source that has named splits; to detect and segment also 'train'."""
     val_share: float = 0.2
-    """Share of each class that is held out where a source has no validation split."""
+    """Share (of each class) that is held out where a source has no validation split."""
     limit: int = 0
-    """To detect and segment: only the first so many training pictures, to try things; 0: all."""
+    """To detect and segment: only the first so many pictures of each split, to try things; 0: all."""
     size: tuple[int, int] = (32, 32)
     """Height and width that pictures are brought to; to segment, of the crop, whose shorter side pictures are scaled to."""
     channels: Literal[1, 3] = 3
@@ -458,7 +458,7 @@ def _check_task(recipe: Recipe) -> list[str]:
     usual, values = flat(Recipe()), flat(recipe)
     for name in FOREIGN[task.name]:
         if values[name] != usual[name]:
-            faults.append(f"{name} says nothing to a recipe to {task.name} by, got {values[name]!r}: leave it out")
+            faults.append(f"{name} has no meaning for --task {task.name}, got {values[name]!r}: leave it out")
     if task.side is not None and task.side < 0:
         faults.append(f"task.side must be positive, or 0 for pictures as they are, got {task.side}")
     if not task.sides or min(task.sides) < SMALLEST or max(task.sides) > task.longest:
