@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
+from inline_attention.tasks import make_task
 from inline_attention.training.recipe import (
     AugmentPart,
     DataPart,
@@ -17,6 +18,9 @@ from inline_attention.training.recipe import (
     SchedulePart,
     TaskPart,
 )
+from inline_attention.training.train import train
+
+from ..training.small import Quiet, never
 
 COLOURS = {"ball": (220, 60, 40), "box": (50, 80, 220)}
 NANO = ModelPart("inline_pvt_nano", args="embed_dims=[8,16,16,32], num_heads=[1,2,2,4], depths=[1,1,1,1], patch_size=4")
@@ -131,3 +135,9 @@ def detect_recipe(source, **parts) -> Recipe:
 
 def changed(recipe: Recipe, **parts) -> Recipe:
     return replace(recipe, **{name: replace(getattr(recipe, name), **fields) for name, fields in parts.items()})
+
+
+def run(recipe, out, *, stop=never, resume=False):
+    report = Quiet()
+    outcome = train(make_task(recipe), out, resume=resume, report=report, stop=stop, device="cpu")
+    return report, outcome

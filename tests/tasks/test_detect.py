@@ -14,10 +14,9 @@ from inline_attention.training.build import build_model, build_optimizer
 from inline_attention.training.evaluate import evaluate
 from inline_attention.training.loader import evaluation_batches, training_batches
 from inline_attention.training.plan import make_plan
-from inline_attention.training.train import train
 
-from ..training.small import Quiet, metrics, never, weights
-from .small import detect_recipe, write_coco
+from ..training.small import metrics, weights
+from .small import detect_recipe, run, write_coco
 
 
 @pytest.fixture(scope="module")
@@ -61,12 +60,6 @@ def test_truth_against_itself_is_100(data):
     assert moved["box_ap"] == pytest.approx(70), "overlaps of 0.9 / 1.1 reach the thresholds from 0.5 to 0.8"
     assert moved["box_ap75"] == pytest.approx(100)
     assert moved["mask_ap"] == pytest.approx(100), "masks were not moved"
-
-
-def run(recipe, out, *, stop=never, resume=False):
-    report = Quiet()
-    outcome = train(make_task(recipe), out, resume=resume, report=report, stop=stop, device="cpu")
-    return report, outcome
 
 
 @pytest.mark.parametrize("head", ["mask_rcnn", "cascade_mask_rcnn"])

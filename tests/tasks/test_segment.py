@@ -13,10 +13,9 @@ from inline_attention.tasks.segment import pixel_loss
 from inline_attention.training.build import build_model
 from inline_attention.training.evaluate import evaluate
 from inline_attention.training.loader import evaluation_batches
-from inline_attention.training.train import train
 
-from ..training.small import Quiet, metrics, never, weights
-from .small import segment_recipe, write_maps
+from ..training.small import metrics, weights
+from .small import run, segment_recipe, write_maps
 
 
 @pytest.fixture(scope="module")
@@ -85,12 +84,6 @@ def test_truth_against_itself_is_100(data):
     assert moved.details["per_class"] == pytest.approx(by_hand.tolist(), abs=1e-4)
     assert moved.numbers["miou"] == pytest.approx(float(by_hand.mean()), abs=1e-4)
     assert moved.numbers["aacc"] == pytest.approx(float(100 * inside.sum() / counts.sum()), abs=1e-4)
-
-
-def run(recipe, out, *, stop=never, resume=False):
-    report = Quiet()
-    outcome = train(make_task(recipe), out, resume=resume, report=report, stop=stop, device="cpu")
-    return report, outcome
 
 
 @pytest.mark.parametrize("head", ["semantic_fpn", "upernet"])
