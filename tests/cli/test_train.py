@@ -188,7 +188,7 @@ def test_bad_pictures_are_named_or_listed(capsys, tmp_path):
     assert err.splitlines()[-1].startswith(f"inline: {bad} cannot be read: image file is truncated")
     code, out, _ = run(capsys, *words, "--out", str(tmp_path / "b"), "--skip-bad")
     assert code == 0
-    assert f"1 pictures could not be read:\n  {bad} cannot be read: image file is truncated" in out
+    assert f"1 pictures or entries were left out:\n  {bad} cannot be read: image file is truncated" in out
 
 
 def test_a_file_of_another_model_is_refused(trained, tmp_path, capsys):
@@ -222,7 +222,7 @@ def test_a_run_stopped_by_a_held_out_picture_goes_on(tmp_path, capsys):
     assert code == 0, err
     assert "from step 3" in err
     assert [line.split()[1] for line in err.splitlines() if line.startswith("epoch")] == ["1", "2"]
-    assert f"1 pictures could not be read:\n  {bad} cannot be read: not a picture" in out_text
+    assert f"1 pictures or entries were left out:\n  {bad} cannot be read: not a picture" in out_text
 
 
 def test_data_that_moved_is_remembered(tmp_path, capsys, monkeypatch):

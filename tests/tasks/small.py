@@ -122,7 +122,7 @@ def segment_recipe(source, **parts) -> Recipe:
 
 def detect_recipe(source, **parts) -> Recipe:
     recipe = Recipe(
-        task=TaskPart("detect", "mask_rcnn", width=16, sides=(48, 64), longest=96, anchors=(8, 12, 16, 24, 32)),
+        task=TaskPart("detect", "mask_rcnn", width=16, sides=(48, 64), longest=96, anchors=(8, 12, 16, 24, 32), samples=32),
         model=NANO,
         data=DataPart(source=str(source), workers=0, val="train"),
         augment=AugmentPart(color_jitter=0.2),

@@ -242,7 +242,7 @@ class Engine:
 
     def _score(self, epoch: int, train_loss: float) -> None:
         progress, plan = self.progress, self.plan
-        row: dict[str, Any] = {"kind": "evaluation", "step": progress.step, "epoch": epoch, "lr": plan.rate(progress.step - 1)}
+        row: dict[str, Any] = {"kind": "evaluation", "epoch": epoch, "step": progress.step, "lr": plan.rate(progress.step - 1)}
         row["train_loss"] = train_loss
         models = {"": self.model, **({} if self.average is None else {"ema_": self.average.module})}
         for prefix, model in models.items():
