@@ -194,6 +194,8 @@ def test_what_the_options_must_not_say(runs, capsys, tmp_path):
     assert told == "inline: augment.mixup has no meaning for --task segment, got 0.8: leave it out"
     detect = ("train", "--task", "detect", "--data", runs / "coco", "--out", tmp_path / "run")
     assert "data.size has no meaning for --task detect, got (512, 512)" in failed(capsys, *detect, "--data.size", 512, 512)
+    assert "task.sides must be from 8 to task.longest, 96, got (256,)" in failed(capsys, *detect, "--task.longest", 96)
+    ran(capsys, *words[:-2], "--task.longest", 96, "--optim.batch", 4, "--dry-run")  # sides are a detector's
     long = ("--optim.batch", 4, "--schedule.steps", 1, "--schedule.warmup-steps", 2)
     assert "the warm-up of 2 steps is longer than the run's 1" in failed(capsys, *words, *long)
     assert "schedule.drops (9,): the last one is not within the run's" in failed(

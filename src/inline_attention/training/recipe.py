@@ -461,7 +461,7 @@ def _check_task(recipe: Recipe) -> list[str]:
             faults.append(f"{name} has no meaning for --task {task.name}, got {values[name]!r}: leave it out")
     if task.side is not None and task.side < 0:
         faults.append(f"task.side must be positive, or 0 for pictures as they are, got {task.side}")
-    if not task.sides or min(task.sides) < SMALLEST or max(task.sides) > task.longest:
+    if task.name == "detect" and (not task.sides or min(task.sides) < SMALLEST or max(task.sides) > task.longest):
         faults.append(f"task.sides must be from {SMALLEST} to task.longest, {task.longest}, got {task.sides}")
     if min(task.anchors) < 1 or task.samples < 4:
         faults.append(f"task.anchors must be positive and task.samples 4 or more, got {task.anchors} and {task.samples}")
