@@ -1,10 +1,10 @@
 """Fewer keys and values: spatial reduction (Wang et al., "Pyramid Vision Transformer", ICCV 2021)."""
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..ops.checks import Grid
+from ..ops.padding import pad_picture
 
 
 class SpatialReduction(nn.Module):
@@ -24,8 +24,6 @@ class SpatialReduction(nn.Module):
 
     def forward(self, x: Tensor, grid: Grid) -> Tensor:
         """Tokens to fewer tokens."""
-        height, width = grid
-        picture = x.unflatten(1, grid).permute(0, 3, 1, 2)
-        picture = F.pad(picture, (0, -width % self.ratio, 0, -height % self.ratio))
+        picture = pad_picture(x.unflatten(1, grid).permute(0, 3, 1, 2), self.ratio)
         reduced: Tensor = self.norm(self.conv(picture).flatten(2).mT)
         return reduced

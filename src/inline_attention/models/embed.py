@@ -4,9 +4,10 @@ A side that the stride does not divide is padded with zeros to the right and bel
 """
 
 import torch
-import torch.nn.functional as F
 from timm.layers import resample_patch_embed
 from torch import Tensor, nn
+
+from ..ops.padding import missing, pad_map, pad_picture
 
 
 class ConvEmbed(nn.Module):
@@ -32,10 +33,7 @@ class ConvEmbed(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, C, H, W) -> (B, H', W', C')."""
-        rows, columns = -x.shape[2] % self.stride, -x.shape[3] % self.stride
-        if rows or columns:
-            x = F.pad(x, (0, columns, 0, rows))
-        embedded: Tensor = self.norm(self.proj(x).permute(0, 2, 3, 1))
+        embedded: Tensor = self.norm(self.proj(pad_picture(x, self.stride)).permute(0, 2, 3, 1))
         return embedded
 
     @torch.no_grad()
@@ -67,7 +65,7 @@ class PatchMerge(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """(B, C, H, W) -> (B, H', W', C'); neighbours come in the order (0, 0), (1, 0), (0, 1), (1, 1) of (row, column)."""
         x = x.permute(0, 2, 3, 1)
-        x = F.pad(x, (0, 0, 0, -x.shape[2] % 2, 0, -x.shape[1] % 2))
+        x = pad_map(x, missing(x.shape[1], 2), missing(x.shape[2], 2))
         batch, height, width, channels = x.shape
         x = x.reshape(batch, height // 2, 2, width // 2, 2, channels).permute(0, 1, 3, 4, 2, 5).flatten(3)
         merged: Tensor = self.reduction(self.norm(x))

@@ -8,6 +8,7 @@ from timm.layers import resample_abs_pos_embed_nhwc, trunc_normal_
 from torch import Tensor, nn
 
 from ..ops.checks import Grid
+from ..ops.padding import known
 
 
 class PositionEmbedding(nn.Module):
@@ -68,6 +69,9 @@ class PositionEmbedding(nn.Module):
 
 def resample(embedding: Tensor, grid: Grid, mode: str) -> Tensor:
     """(1, H, W, C) from one grid to another, corners not aligned; the embedding itself if the grids are the same."""
+    if not known(*grid):  # in an exported graph, where to the same grid it changes nothing either
+        picture = F.interpolate(embedding.float().permute(0, 3, 1, 2), tuple(grid), mode=mode, align_corners=False)
+        return picture.permute(0, 2, 3, 1).to(embedding.dtype)
     resampled: Tensor = resample_abs_pos_embed_nhwc(embedding, list(grid), interpolation=mode, antialias=False)
     return resampled
 

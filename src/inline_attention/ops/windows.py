@@ -7,14 +7,13 @@ that every second block sees across the borders of the one before. No side is as
 Shapes: tokens (B, N, C) with N = H * W; in windows (B * count, h * w, C), the windows of one picture next to each other.
 """
 
-from math import ceil
 from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from .checks import Grid
+from .padding import known, pad_map
 
 
 class Window(NamedTuple):
@@ -31,14 +30,23 @@ class Cuts(NamedTuple):
     grid: Grid
     """(H, W)."""
     size: tuple[int, int]
-    """(h, w), never larger than the grid."""
+    """(h, w), never larger than a grid that is known."""
     shift: tuple[int, int]
     """By how much the map is rolled up and to the left."""
 
     @property
+    def known(self) -> bool:
+        """Whether the grid is known, and not a symbol of an exported graph."""
+        return known(*self.grid)
+
+    @property
     def counts(self) -> tuple[int, int]:
         """How many windows there are, one below the other and side by side."""
-        return ceil(self.grid[0] / self.size[0]), ceil(self.grid[1] / self.size[1])
+        rows, columns = (
+            1 if size is side else (side + size - 1) // size  # a symbol over itself is not simplified
+            for side, size in zip(self.grid, self.size, strict=True)
+        )
+        return rows, columns
 
     @property
     def padding(self) -> tuple[int, int]:
@@ -48,10 +56,13 @@ class Cuts(NamedTuple):
 
 
 def cut(grid: Grid, window: Window) -> Cuts:
-    """The window on this grid. A side no longer than the window is one window, unshifted."""
+    """The window on this grid. A side no longer than the window is one window, unshifted.
+
+    Of a side that is a symbol no one knows whether it is longer: it is padded to a whole window, and `_shift` finds out.
+    """
     sizes, shifts = [], []
     for side, size in zip(grid, (window.height, window.width), strict=True):
-        whole = size is None or side <= size
+        whole = size is None or (known(side) and side <= size)
         sizes.append(side if size is None or whole else size)
         shifts.append(size // 2 if size is not None and window.shifted and not whole else 0)
     return Cuts(grid, (sizes[0], sizes[1]), (shifts[0], shifts[1]))
@@ -59,11 +70,7 @@ def cut(grid: Grid, window: Window) -> Cuts:
 
 def to_windows(tokens: Tensor, cuts: Cuts) -> Tensor:
     """(B, N, C) -> (B * count, h * w, C)."""
-    x = tokens.unflatten(1, cuts.grid)
-    if any(cuts.padding):
-        x = F.pad(x, (0, 0, 0, cuts.padding[1], 0, cuts.padding[0]))
-    if any(cuts.shift):
-        x = x.roll((-cuts.shift[0], -cuts.shift[1]), (1, 2))
+    x = _roll(pad_map(tokens.unflatten(1, cuts.grid), *cuts.padding), cuts)
     (rows, columns), (height, width) = cuts.counts, cuts.size
     x = x.reshape(-1, rows, height, columns, width, tokens.shape[2]).transpose(2, 3)
     return x.reshape(-1, height * width, tokens.shape[2])
@@ -74,9 +81,19 @@ def from_windows(windows: Tensor, cuts: Cuts) -> Tensor:
     (rows, columns), (height, width), (tall, wide) = cuts.counts, cuts.size, cuts.grid
     x = windows.reshape(-1, rows, columns, height, width, windows.shape[2]).transpose(2, 3)
     x = x.reshape(-1, rows * height, columns * width, windows.shape[2])
-    if any(cuts.shift):
-        x = x.roll(cuts.shift, (1, 2))
-    return x[:, :tall, :wide].flatten(1, 2)
+    x = _roll(x, cuts, back=True)[:, :tall, :wide]
+    return (x if cuts.known else x.clone(memory_format=torch.contiguous_format)).flatten(1, 2)
+
+
+def _roll(x: Tensor, cuts: Cuts, *, back: bool = False) -> Tensor:
+    """The padded map (B, H, W, C) rolled by the shift, or back."""
+    if not any(cuts.shift):
+        return x
+    if cuts.known:
+        return x.roll(cuts.shift if back else (-cuts.shift[0], -cuts.shift[1]), (1, 2))
+    for axis in (0, 1):
+        x = x.index_select(axis + 1, _origins(cuts, axis, x.device, back=back))
+    return x
 
 
 def regions(cuts: Cuts, device: torch.device) -> Tensor | None:
@@ -84,27 +101,36 @@ def regions(cuts: Cuts, device: torch.device) -> Tensor | None:
 
     None if every window is one region, so that there is nothing to keep apart.
     """
-    if not any(cuts.padding) and not any(cuts.shift):
+    if cuts.known and not any(cuts.padding) and not any(cuts.shift):
         return None
     rows, columns = (_origins(cuts, axis, device) for axis in (0, 1))
-    number = 2 * (rows < cuts.shift[0]).long()[:, None] + (columns < cuts.shift[1]).long()
+    down, across = (_shift(cuts, axis, device) for axis in (0, 1))
+    number = 2 * (rows < down).long()[:, None] + (columns < across).long()
     number = number.masked_fill((rows >= cuts.grid[0])[:, None] | (columns >= cuts.grid[1]), -1)
-    rolled_back = Cuts((len(rows), len(columns)), cuts.size, (0, 0))
+    rolled_back = Cuts((rows.shape[0], columns.shape[0]), cuts.size, (0, 0))
     return to_windows(number.view(1, -1, 1), rolled_back).squeeze(-1)
 
 
 def valid_tokens(cuts: Cuts, windows: Tensor) -> Tensor | None:
     """(B * count, h * w) for tensors (B * count, ...): False where a window was padded; None where none was."""
     region = regions(cuts, windows.device)
-    if region is None or not any(cuts.padding):
+    if region is None or (cuts.known and not any(cuts.padding)):
         return None
     return (region >= 0).repeat(windows.shape[0] // region.shape[0], 1)
 
 
-def _origins(cuts: Cuts, axis: int, device: torch.device) -> Tensor:
-    """Where on the padded map each row (or column) of the rolled map comes from."""
-    length = cuts.grid[axis] + cuts.padding[axis]
-    return (torch.arange(length, device=device) + cuts.shift[axis]) % length
+def _origins(cuts: Cuts, axis: int, device: torch.device, *, back: bool = False) -> Tensor:
+    """Where on the padded map each row (or column) of the rolled map comes from, or the reverse."""
+    length = cuts.counts[axis] * cuts.size[axis]
+    places, shift = torch.arange(length, device=device), _shift(cuts, axis, device)
+    return (places + (length - shift if back else shift)) % places.new_full((), length)
+
+
+def _shift(cuts: Cuts, axis: int, device: torch.device) -> int | Tensor:
+    """By how much the map is rolled: not at all if it turns out to be one window."""
+    if cuts.known or not cuts.shift[axis]:
+        return cuts.shift[axis]
+    return cuts.shift[axis] * (torch.arange(cuts.counts[axis], device=device).amax(0) > 0)
 
 
 def rows_from_windows(weights: Tensor, cuts: Cuts, chosen: Tensor) -> Tensor:
