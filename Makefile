@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: help demo test check format bench clean
+.PHONY: help demo test check site format bench clean
 
 help:  ## this list
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -25,6 +25,9 @@ check: $(VENV)/.ready  ## lint, format and types
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+site: $(VENV)/.ready  ## build the documentation into site/, warnings are errors
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
 format: $(VENV)/.ready  ## let ruff mend what it can
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
@@ -33,4 +36,4 @@ bench: $(VENV)/.ready  ## measure everything against its rivals; writes benchmar
 	for bench in layer models resolution stream dense; do $(BIN)/inline bench $$bench --out benchmarks/results || exit 1; done
 
 clean:  ## take away what the targets made
-	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) build dist site .mypy_cache .pytest_cache .ruff_cache

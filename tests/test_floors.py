@@ -8,6 +8,7 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "src" / "inline_attention"
 FLOORS = {
     "ops": 0,
+    "plain": 0,
     "layers": 1,
     "models": 2,
     "training": 3,
@@ -19,7 +20,11 @@ FLOORS = {
     "explorer": 4,
     "cli": 5,
 }
-OUTSIDE = {"ops": {"torch"}, "layers": {"torch", "timm", "typing_extensions"}}
+OUTSIDE = {
+    "ops": {"torch"},
+    "plain": {"numpy", "PIL", "onnxruntime"},
+    "layers": {"torch", "timm", "typing_extensions"},
+}
 """What a floor may import from outside, besides the standard library; floors not named here may import what they like."""
 
 
@@ -69,6 +74,8 @@ def test_the_house_stands():
         ("ops", "from ..layers.inline import InLineAttention"),
         ("ops", "import timm"),
         ("ops", "def f():\n    from inline_attention.bench import layer"),
+        ("plain", "def f():\n    import torch"),
+        ("plain", "from ..ops import checks"),
         ("layers", "from inline_attention import InLineAttention"),
         ("layers", "import numpy"),
         ("bench", "from ..cli import main"),

@@ -22,6 +22,7 @@ def test_public_names_exist():
         "optimize",
         "parallelize",
         "stream",
+        "swap",
         "injective_linear_attention",
     }
     assert all(hasattr(inline_attention, name) for name in inline_attention.__all__)

@@ -1,13 +1,30 @@
 """Injective Linear Attention: attention for vision transformers at a cost linear in the number of tokens."""
 
-from .layers import MIXERS, InLineAttention
-from .models.checkpoints import load_official
-from .models.counting import count
-from .models.optimized import optimize
-from .models.parallel import parallelize
-from .models.streaming import stream
-from .ops.injective import InjectiveState, injective_linear_attention
-from .ops.kernels import KERNELS
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+_MISSING = [name for name in ("torch", "timm") if find_spec(name) is None]
+
+if TYPE_CHECKING or not _MISSING:
+    from .layers import MIXERS, InLineAttention
+    from .models.checkpoints import load_official
+    from .models.counting import count
+    from .models.optimized import optimize
+    from .models.parallel import parallelize
+    from .models.streaming import stream
+    from .models.swap import swap
+    from .ops.injective import InjectiveState, injective_linear_attention
+    from .ops.kernels import KERNELS
+else:
+
+    def __getattr__(name: str) -> object:
+        """Without torch there is `plain` alone, for exported models: the other names say what they need."""
+        if name in __all__:
+            raise ModuleNotFoundError(
+                f"inline_attention.{name} needs {' and '.join(_MISSING)}: pip install inline-attention", name=_MISSING[0]
+            )
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
 
 __all__ = [
     "KERNELS",
@@ -20,5 +37,6 @@ __all__ = [
     "optimize",
     "parallelize",
     "stream",
+    "swap",
 ]
 __version__ = "0.1.0"

@@ -8,7 +8,7 @@ from PIL import Image
 from pycocotools import mask as rle
 
 from inline_attention.dense.coco import open_coco
-from inline_attention.models.decode import BadPictureError
+from inline_attention.plain.decode import BadPictureError
 
 SIZE = (8, 6)  # width, height
 SKIP = r" \(--skip-bad goes on without such entries\)$"

@@ -5,7 +5,7 @@ import pytest
 from PIL import Image
 
 from inline_attention.dense.label_maps import open_maps
-from inline_attention.models.decode import BadPictureError
+from inline_attention.plain.decode import BadPictureError
 
 
 def save(path, values, mode=None):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from inline_attention.models.decode import BadPictureError
+from inline_attention.plain.decode import BadPictureError
 from inline_attention.training.choose import choose
 from inline_attention.training.classify import Labelled
 from inline_attention.training.loader import evaluation_batches, training_batches

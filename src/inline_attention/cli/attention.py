@@ -22,7 +22,7 @@ def draw_attention(run: Path, recipe: Recipe) -> Path | None:
     """A few held-out pictures, each of another class, with the attention of one point; None if there is nothing to show."""
     from ..analysis.maps import query_maps
     from ..analysis.plots import Looked, draw_maps
-    from ..models.decode import BadPictureError
+    from ..plain.decode import BadPictureError
     from ..training.pictures import Stream
     from ..training.source import open_source
     from ..training.trained import load_trained

@@ -34,7 +34,7 @@ def draw_held_out(run: Path) -> Path | None:
     """A sheet of held-out pictures, as the best weights of a run see them."""
     import torch
 
-    from ..models.decode import BadPictureError
+    from ..plain.decode import BadPictureError
     from ..tasks import make_task
     from ..tasks.dense_model import load_dense
     from ..training.run_folder import RunFolder

@@ -14,6 +14,7 @@ def main(arguments: list[str] | None = None) -> None:
     except ModuleNotFoundError as missing:
         extras = dict.fromkeys(("accelerate", "sklearn", "torchmetrics", "tensorboard"), "train") | {"gradio": "explore"}
         extras |= dict.fromkeys(("pycocotools", "segmentation_models_pytorch"), "dense")
+        extras |= dict.fromkeys(("onnx", "onnxruntime", "onnxscript"), "onnx")
         name = (missing.name or "").partition(".")[0]
         extra = extras.get(name, "cli")
         print(f"inline: the command needs {name}: pip install 'inline-attention[{extra}]'", file=sys.stderr)
@@ -30,6 +31,14 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def _run(arguments: list[str]) -> None:
+    if arguments in (["--version"], ["-V"]):
+        print(f"inline-attention {version('inline-attention')}")
+        return
+    if arguments[:1] == ["predict"] and any(word.partition("=")[0] == "--onnx" for word in arguments):
+        from .predict_onnx import parse
+
+        parse(arguments[1:]).run()  # before anything that a machine without torch does not have
+        return
     import tyro
     from tyro.conf import subcommand
 
@@ -46,20 +55,21 @@ def _run(arguments: list[str]) -> None:
     from .convert import Convert
     from .eval import Eval
     from .explore import Explore
+    from .export import Export
+    from .linearize import Linearize
     from .list import List
     from .options import explain_unknown, in_one_line
     from .predict import Predict
     from .train import Train, begin
 
-    if arguments in (["--version"], ["-V"]):
-        print(f"inline-attention {version('inline-attention')}")
-        return
     commands: Any = (
         Annotated[Train, subcommand("train", default=begin(arguments))]
         | Annotated[Eval, subcommand("eval")]
         | Annotated[Predict, subcommand("predict")]
         | Annotated[List, subcommand("list")]
         | Annotated[Convert, subcommand("convert")]
+        | Annotated[Export, subcommand("export")]
+        | Annotated[Linearize, subcommand("linearize")]
         | Annotated[
             Annotated[BenchLayer, subcommand("layer")]
             | Annotated[BenchModels, subcommand("models")]

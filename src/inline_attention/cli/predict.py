@@ -1,12 +1,9 @@
 """`inline predict`: what is in a picture."""
 
-import io
-import json
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
@@ -28,6 +25,8 @@ class Predict:
     """What the model was trained for; unset: as its file says."""
     weights: Path | None = None
     """File of weights for a model that is named."""
+    onnx: Path | None = None
+    """A classifier exported to ONNX, with its .json beside it, in place of --model: needs onnxruntime and no torch."""
     out: Path | None = None
     """Folder for the pictures that detectors and segmenters draw; unset: predictions/."""
     threshold: float | None = None
@@ -55,17 +54,15 @@ class Predict:
 
     def run(self) -> None:
         """Look at the pictures, a batch at a time, and print as they come."""
+        if self.onnx is not None:
+            self._onnx(self.onnx)
+            return
         from ..training.trained import load_trained, task_named
         from .arguments import usable_device
         from .predict_dense import predict_dense
         from .train import newest_run
 
-        if not self.pictures:
-            raise ValueError("no pictures: give files, folders, or '-' for the standard input")
-        if self.batch < 1 or self.top < 1:
-            raise ValueError(f"--batch and --top must be positive, got {self.batch} and {self.top}")
-        if self.folder is not None and not self.stream:
-            raise ValueError(f"--folder {self.folder} is where --stream works: give --stream too")
+        self._check()
         device = usable_device(self.device)
         model = self.model or str(newest_run())
         if self.model is None:
@@ -86,34 +83,37 @@ class Predict:
         else:
             self._resize(trained, device)
 
+    def _check(self) -> None:
+        if not self.pictures:
+            raise ValueError("no pictures: give files, folders, or '-' for the standard input")
+        if self.batch < 1 or self.top < 1:
+            raise ValueError(f"--batch and --top must be positive, got {self.batch} and {self.top}")
+        if self.folder is not None and not self.stream:
+            raise ValueError(f"--folder {self.folder} is where --stream works: give --stream too")
+
+    def _onnx(self, file: Path) -> None:
+        """As `main` does it where torch is not installed."""
+        from .predict_onnx import ELSEWHERE, PredictOnnx, does_not_go
+
+        for name in ELSEWHERE:
+            if getattr(self, name) != getattr(Predict, name):
+                raise ValueError(does_not_go(name))
+        PredictOnnx(self.pictures, file, self.top, self.batch, self.skip_bad, self.json).run()
+
     def _resize(self, trained: "Trained", device: "torch.device") -> None:
         """Pictures as the model was trained on them, a batch at a time."""
         import torch
+        from timm.data import get_img_extensions
 
-        from ..models.decode import BadPictureError, decode
+        from ..plain.opening import opened_pictures
         from ..training.trained import top_classes
         from ..training.view import evaluation_view
+        from .batches import in_batches, tell_classes
 
-        view = evaluation_view(trained.data)
-        names: list[str] = []
-        shown: list[torch.Tensor] = []
-        bad = 0
-        for name, opened in opened_pictures(self.pictures):
-            try:
-                shown.append(view(decode(opened, name, trained.data.channels)))
-                names.append(name)
-            except BadPictureError as error:
-                if not self.skip_bad:
-                    raise ValueError(f"{error} (--skip-bad goes on)") from error
-                print(f"inline: {error}", file=sys.stderr)
-                bad += 1
-            if len(shown) == self.batch:
-                self._tell(names, top_classes(trained, torch.stack(shown).to(device), self.top))
-                names, shown = [], []
-        if shown:
-            self._tell(names, top_classes(trained, torch.stack(shown).to(device), self.top))
-        if bad:
-            print(f"inline: {bad} pictures could not be read", file=sys.stderr)
+        view, channels = evaluation_view(trained.data), trained.data.channels
+        pictures = opened_pictures(self.pictures, get_img_extensions(as_set=True))
+        for names, shown in in_batches(pictures, view, channels, self.batch, skip_bad=self.skip_bad):
+            tell_classes(names, top_classes(trained, torch.stack(shown).to(device), self.top), as_json=self.json)
 
     def _stream(self, trained: "Trained") -> None:
         """Each picture at its own size, with a bar."""
@@ -123,6 +123,7 @@ class Predict:
         from ..models.picture import open_picture
         from ..models.streaming import stream
         from ..training.trained import likeliest
+        from .batches import tell_classes
         from .progress import step_counter
 
         data = trained.data
@@ -140,47 +141,4 @@ class Predict:
                     raise ValueError(f"{name}: {error} (--skip-bad goes on)") from error
                 print(f"inline: {name}: {error}", file=sys.stderr)
                 continue
-            self._tell([name], likeliest(trained, found.logits, self.top))
-
-    def _tell(self, names: list[str], found: list[list[tuple[str, float]]]) -> None:
-        for name, classes in zip(names, found, strict=True):
-            if self.json:
-                print(json.dumps({"picture": name, "classes": [{"name": c, "probability": p} for c, p in classes]}))
-                continue
-            print(name)
-            for label, share in classes:
-                print(f"  {share:7.2%}  {label}")
-
-
-def opened_pictures(pictures: tuple[str, ...]) -> Iterator[tuple[str, IO[bytes]]]:
-    """Every picture that the words stand for, opened."""
-    for word in pictures:
-        if word == "-":
-            data = sys.stdin.buffer.read()
-            if not data.strip():
-                raise ValueError("nothing came on the standard input")
-            listed = _paths(data)
-            if listed is None:
-                yield "standard input", io.BytesIO(data)
-            else:
-                yield from opened_pictures(tuple(listed))
-        elif Path(word).is_dir():
-            from timm.data import is_img_extension
-
-            found = sorted(file for file in Path(word).rglob("*") if file.is_file() and is_img_extension(file.suffix.lower()))
-            if not found:
-                raise ValueError(f"{word} holds no pictures")
-            yield from ((str(file), file.open("rb")) for file in found)
-        elif Path(word).is_file():
-            yield word, Path(word).open("rb")  # noqa: SIM115  closed by who reads it
-        else:
-            raise ValueError(f"there is no picture {word}")
-
-
-def _paths(data: bytes) -> list[str] | None:
-    """The lines, if this is a list of paths and not a picture."""
-    try:
-        lines = [line.strip() for line in data.decode().splitlines()]
-    except UnicodeDecodeError:
-        return None
-    return [line for line in lines if line and line != "-"]
+            tell_classes([name], likeliest(trained, found.logits, self.top), as_json=self.json)

@@ -6,6 +6,7 @@ from time import perf_counter
 from typing import TypeVar
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 Item = TypeVar("Item")
@@ -59,5 +60,20 @@ def step_counter(label: str, console: Console) -> Iterator[Callable[[int, int], 
             told = now
             rate = done / (now - start)
             console.print(f"{label}: {min(done, total)}/{total}, {rate:.0f}/s, {max(0, total - done) / rate:.0f} s left")
+
+    yield tell
+
+
+@contextmanager
+def stages(console: Console) -> Iterator[Callable[[str], None]]:
+    """A function to be told what is being done: one line that changes on a terminal, a line each in a log."""
+    if console.is_terminal:
+        with console.status("beginning") as status:
+            yield lambda text: status.update(escape(text))
+        return
+    start = perf_counter()
+
+    def tell(text: str) -> None:
+        console.print(f"{perf_counter() - start:.0f} s: {text}", highlight=False, markup=False, soft_wrap=True)
 
     yield tell

@@ -100,7 +100,7 @@ def load_pictures(loaded: Sequence[Loaded], count: int, *, data: str | None, roo
 def open_one(picture: str | None, shown: Shown) -> tuple["Image.Image", str]:
     """The picture of a file, a sample by its name, or the first of those that are shown."""
     from ..analysis.samples import SAMPLES, sample
-    from ..models.decode import decode
+    from ..plain.decode import decode
 
     if picture is None:
         return shown.pictures[0], f"the first of {shown.source}"

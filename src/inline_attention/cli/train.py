@@ -84,7 +84,7 @@ class Train:
         report = TrainingReport(task.columns, silent=not main)
         by = "" if self.resume else f" by the recipe {self.recipe or 'digits'}"
         report.say(f"{recipe.model.name} on {recipe.data.source}{by}, into {out}")
-        with _interruptible() as wanted, report, _tidy(out):
+        with interruptible() as wanted, report, _tidy(out):
             outcome = train(task, out, resume=self.resume, report=report, stop=lambda: bool(wanted), device=self.device)
         if main:
             self._finish(outcome, task)
@@ -227,7 +227,7 @@ def _tidy(out: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _interruptible() -> Iterator[list[Any]]:
+def interruptible() -> Iterator[list[Any]]:
     """Ctrl-C and the end of a cluster's time are wishes to stop; a second Ctrl-C stops at once."""
     wanted: list[Any] = []
 

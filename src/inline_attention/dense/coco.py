@@ -18,8 +18,8 @@ from PIL import Image
 from pycocotools import mask as rle
 from pycocotools.coco import COCO
 
-from ..models.decode import BadPictureError, decode
-from ..models.wording import first_line
+from ..plain.decode import BadPictureError, decode
+from ..plain.wording import first_line
 from .splits import NoSplitError, Split
 
 FAR = 10

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
-from ..models.decode import BadPictureError, decode
-from ..models.wording import first_line
+from ..plain.decode import BadPictureError, decode
+from ..plain.wording import first_line
 from .overlap import IGNORED
 from .splits import NoSplitError, Split
 

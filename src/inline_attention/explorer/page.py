@@ -15,7 +15,7 @@ from PIL import Image, ImageOps
 from starlette.middleware import Middleware
 
 from ..analysis.samples import SAMPLES, sample
-from ..models.decode import BadPictureError, decode
+from ..plain.decode import BadPictureError, decode
 from .guard import Guard
 from .looking import Look, attention_seconds, heads_and_layers, look
 from .paint import describe, paint, paint_kernel, paint_locality, paint_rays, paint_times

@@ -10,8 +10,8 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-WIDE = ("I;16", "I;16L", "I;16B", "I;16N", "I", "F")
-"""Modes of pillow's with more than 8 bits, which it would clip instead of scaling."""
+from ..plain.transparency import on_white
+from ..plain.wide import WIDE, wide_range
 
 
 class Picture(NamedTuple):
@@ -102,24 +102,6 @@ def _from_pillow(image: Image.Image, channels: int, normalise: Callable[[Tensor]
         return normalise(pixels.expand(channels, -1, -1))
 
     return Picture(image.height, image.width, read)
-
-
-def wide_range(image: Image.Image) -> float:
-    """What is white in a picture of more than 8 bits: 65,535 for whole numbers, 1 or 255 for real ones."""
-    if image.mode != "F":
-        return 65535.0
-    greatest = image.getextrema()[1]
-    return 1.0 if isinstance(greatest, float) and greatest <= 1 else 255.0
-
-
-def on_white(image: Image.Image) -> Image.Image:
-    """Transparency laid on white; other pictures as they are."""
-    if image.mode not in ("LA", "PA", "RGBA", "La", "RGBa") and "transparency" not in image.info:
-        return image
-    layer = image.convert("RGBA")
-    white = Image.new("RGBA", layer.size, "white")
-    white.alpha_composite(layer)
-    return white
 
 
 def _open(path: Path) -> Any:

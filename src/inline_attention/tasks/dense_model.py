@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from torch import nn
 
 from ..models.checkpoints import read_checkpoint, select_weights
-from ..models.wording import first_line
+from ..plain.wording import first_line
 from ..training.lay_in import weights_of
 from ..training.recipe import DataPart, ModelPart, Recipe, TaskPart, build
 from ..training.trained import creation_of, metadata_of

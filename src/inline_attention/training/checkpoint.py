@@ -17,7 +17,7 @@ from typing import Any
 from safetensors.torch import load, save
 from torch import Tensor
 
-from ..models.wording import first_line
+from ..plain.wording import first_line
 
 KEPT = 2
 """Checkpoints to go on from: the last, and the one before it."""

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ..models.decode import BadPictureError
+from ..plain.decode import BadPictureError
 from .pictures import Pictures, Stream
 from .recipe import DataPart, Recipe, load
 from .source import open_source

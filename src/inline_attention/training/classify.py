@@ -56,7 +56,7 @@ class Classify(Task):
         return F.cross_entropy(model(batch.pixels).float(), batch.targets, label_smoothing=augment.smoothing)
 
     @override
-    def meter(self, source: Source, accelerator: Accelerator) -> "ClassMeter":
+    def meter(self, source: Source, accelerator: Accelerator) -> Meter:
         return ClassMeter(len(source.classes), accelerator)
 
 

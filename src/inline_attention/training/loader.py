@@ -15,7 +15,7 @@ from PIL import Image
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, get_worker_info
 
-from ..models.decode import BadPictureError, decode
+from ..plain.decode import BadPictureError, decode
 from .pictures import Pictures, Stream
 from .plan import Plan
 from .randomness import Purpose, key, reseed

@@ -10,8 +10,8 @@ import numpy as np
 from PIL import Image
 from typing_extensions import override
 
-from ..models.decode import BadPictureError, decode
-from ..models.wording import first_line
+from ..plain.decode import BadPictureError, decode
+from ..plain.wording import first_line
 
 
 class Pictures(Protocol):
@@ -72,6 +72,36 @@ class ReaderPictures(Pictures):
     def files(self) -> Sequence[str] | None:
         count = range(len(self) if self.known is not None else 0)
         return [Path(self.reader.filename(index, absolute=True)).name for index in count] or None
+
+
+@dataclass(frozen=True)
+class FilePictures(Pictures):
+    """Files without classes: all are of class 0."""
+
+    paths: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    @override
+    def name(self, index: int) -> str:
+        return self.paths[index]
+
+    @override
+    def load(self, index: int, channels: int) -> tuple[Image.Image, int]:
+        try:
+            opened = Path(self.paths[index]).open("rb")  # noqa: SIM115  closed by `decode`
+        except OSError as error:
+            raise BadPictureError(f"{self.paths[index]} cannot be read: {error.strerror}") from error
+        return decode(opened, self.paths[index], channels), 0
+
+    @override
+    def labels(self) -> Sequence[int] | None:
+        return [0] * len(self.paths)
+
+    @override
+    def files(self) -> Sequence[str] | None:
+        return [Path(path).name for path in self.paths]
 
 
 @dataclass(frozen=True)

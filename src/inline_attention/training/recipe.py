@@ -63,6 +63,8 @@ class ModelPart:
     """Share of residual branches dropped in the last block, growing linearly from the first."""
     args: str = ""
     """Further arguments of timm.create_model, as in TOML: 'patch_size=4, depths=[1,1,2,1]'."""
+    swap: str = ""
+    """Give the model another attention, such as a timm ViT InLine: arguments of `swap` as in TOML, 'mixer="inline"'."""
     weights: str | None = None
     """Start from these: a file (ours or the authors') or a run's folder. Other sizes and classes are fitted."""
     checkpointing: bool = False
@@ -358,13 +360,23 @@ def _literal(value: Any) -> str:
 
 def model_arguments(part: ModelPart) -> dict[str, Any]:
     """Arguments of `timm.create_model` that the recipe gives, besides name, classes and size."""
-    try:
-        given = tomllib.loads(f"args = {{ {part.args} }}")["args"]
-    except tomllib.TOMLDecodeError as error:
-        raise ValueError(f"model.args must be like 'patch_size=4, depths=[1, 1]', got {part.args!r}: {error}") from error
+    given = _inline_table(part.args, "model.args", "'patch_size=4, depths=[1, 1]'")
     chosen = {"mixer": part.mixer, "kernel": part.kernel, "local": part.local}
     given = {key: tuple(value) if isinstance(value, list) else value for key, value in given.items()}
     return {**given, **{key: value for key, value in chosen.items() if value is not None}}
+
+
+def swap_arguments(part: ModelPart) -> dict[str, Any]:
+    """Arguments of `swap` that the recipe gives."""
+    return _inline_table(part.swap, "model.swap", "'mixer=\"inline\"'")
+
+
+def _inline_table(text: str, name: str, like: str) -> dict[str, Any]:
+    try:
+        table: dict[str, Any] = tomllib.loads(f"args = {{ {text} }}")["args"]
+    except tomllib.TOMLDecodeError as error:
+        raise ValueError(f"{name} must be like {like}, got {text!r}: {error}") from error
+    return table
 
 
 def changes(old: Recipe, new: Recipe) -> list[str]:

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from timm.data import add_img_extensions, create_dataset, create_reader, is_img_extension
 
-from ..models.wording import first_line
-from .pictures import ArrayPictures, Chosen, DatasetPictures, Pictures, ReaderPictures, Stream
+from ..plain.wording import first_line
+from .pictures import ArrayPictures, Chosen, DatasetPictures, FilePictures, Pictures, ReaderPictures, Stream
 from .recipe import DataPart
 
 NAMED = ("digits", "fashion-mnist")
@@ -158,6 +158,15 @@ def open_pictures(root: Path, classes: tuple[str, ...]) -> Pictures:
     if not root.exists():
         raise ValueError(f"there is no folder {root}")
     return _pictures(root, classes)[0]
+
+
+def open_unlabelled(data: DataPart) -> Source:
+    """All pictures below a folder, whatever folders they are in, without classes; a share of them is held out."""
+    root = Path(data.source).expanduser()
+    files = sorted(str(file) for file in root.rglob("*") if file.is_file() and is_img_extension(file.suffix.lower()))
+    if len(files) < 2:
+        raise ValueError(f"{root} holds {'one picture' if files else 'no pictures'}: there must be two or more")
+    return _split(FilePictures(tuple(files)), ("all",), data)
 
 
 def _visible(entry: Path) -> bool:

@@ -55,7 +55,8 @@ def train(task: Task, out: Path, *, resume: bool, report: Report, stop: Callable
     recipes.check(recipe)
     source = task.open()
     show = task.show(training=True)
-    model, said = build.build_model(task, source.classes, resume=resume)
+    going_on = resume and any(RunFolder(out).checkpoints.glob("step-*"))  # killed before the first one, it begins anew
+    model, said = build.build_model(task, source.classes, resume=going_on)
     whole = isinstance(task.backbone(model), Backbone) or recipe.task.name == "classify"  # others may have a head to spare
     accelerator = make_accelerator(recipe.run, device, build.block_classes(model), out, unused=not whole)
     plan = make_plan(recipe, len(source.train), accelerator.num_processes)
@@ -66,7 +67,7 @@ def train(task: Task, out: Path, *, resume: bool, report: Report, stop: Callable
     schedule = build.build_schedule(optimizer, plan)
     folder = RunFolder(out)
     found = _begin(folder, recipe, source, accelerator, report, resume=resume)
-    if said and not resume:
+    if said:
         report.say(f"{recipe.model.weights}: {said}")
 
     if recipe.run.fsdp and accelerator.distributed_type != DistributedType.FSDP:

@@ -1,7 +1,8 @@
 """A trained model, from a run's folder, a file of weights, or a name with weights: ready to be shown pictures."""
 
 import json
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,8 @@ class Trained:
     """What the loader says of the weights."""
     trained: bool = True
     """False for weights that were drawn."""
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    """With which `make_model` makes it."""
 
 
 def load_trained(what: str, weights: Path | None = None, *, ema: bool = False) -> Trained:
@@ -64,16 +67,19 @@ def make_named(name: str, *, pretrained: bool = False, seed: int = 0) -> Trained
     torch.manual_seed(seed)
     ours = name.startswith("inline_")
     asked: dict[str, Any] = {"pretrained": True} if pretrained else {}
+    arguments: dict[str, Any] = {"img_size": 224} if ours else {"dynamic_img_size": True}
     try:
-        model = make_model(name, {**asked, **({"img_size": 224} if ours else {"dynamic_img_size": True})})
+        model = make_model(name, {**asked, **arguments})
     except ValueError:
         if ours:
             raise
+        arguments = {}
         model = make_model(name, asked)
     data = _data({}, model)
     said = "weights of timm's hub" if pretrained else f"untrained, seed {seed}"
     classes = _classes({}, int(getattr(model, "num_classes", 0)))
-    return Trained(model.eval(), name, classes, replace(data, size=(224, 224)) if ours else data, said, trained=pretrained)
+    data = replace(data, size=(224, 224)) if ours else data
+    return Trained(model.eval(), name, classes, data, said, trained=pretrained, arguments=arguments)
 
 
 def _from_file(path: Path, name: str | None, *, ema: bool) -> Trained:
@@ -98,7 +104,7 @@ def _from_file(path: Path, name: str | None, *, ema: bool) -> Trained:
     count = int(getattr(model, "num_classes", 0))
     if not count:
         raise ValueError(f"{path} has no classifier: there is nothing that it could tell")
-    return Trained(model.eval(), name, _classes(metadata, count), _data(metadata, model), said)
+    return Trained(model.eval(), name, _classes(metadata, count), _data(metadata, model), said, arguments=arguments)
 
 
 def creation_of(metadata: dict[str, Any], path: Path) -> tuple[str, dict[str, Any]]:

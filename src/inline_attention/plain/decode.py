@@ -5,7 +5,8 @@ from typing import IO
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
-from .picture import WIDE, on_white, wide_range
+from .transparency import on_white
+from .wide import WIDE, wide_range
 from .wording import first_line
 
 

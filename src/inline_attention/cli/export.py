@@ -1,0 +1,215 @@
+"""`inline export`: a classifier as a file that other programs run."""
+
+import json
+import re
+import shlex
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import tyro
+from rich.console import Console
+
+from .arguments import prepare_folder
+from .progress import stages
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from ..training.trained import Trained
+
+SHOWN = ("size", "channels", "view", "crop", "interpolation", "mean", "std")
+"""What a file's description says of the data: how pictures are shown."""
+LARGEST = 16_384
+"""Pixels of a side that may be asked for."""
+HUB = ("push", "private")
+"""Options of hub folders alone."""
+FILES = ("precision", "data", "root", "sizes", "batches")
+"""Options of files alone."""
+
+
+@dataclass(frozen=True)
+class Export:
+    """Write a classifier as a file for other programs. It is compared with the model, and is there only if it agrees."""
+
+    model: Annotated[str, tyro.conf.Positional]
+    """A run's folder, a file of weights (ours or the authors'), or a model's name: untrained unless --weights is given."""
+    weights: Path | None = None
+    """File of weights for a model that is named."""
+    format: Literal["onnx", "torch-export", "aoti", "hub"] = "onnx"
+    """ONNX, torch's own graph, a library compiled for this kind of machine, or a folder that timm loads."""
+    out: Path | None = None
+    """The file, .onnx or .pt2, or the folder; unset: called like the model, here."""
+    precision: Literal["fp32", "fp16", "int8"] = "fp32"
+    """Of the file's numbers; int8 is for ONNX."""
+    data: str | None = None
+    """Pictures to compare accuracy on: any source of `inline train`, or a folder; unset: those of a run, if not in fp32."""
+    root: str | None = None
+    """Folder of a wds/, hfds/ or torch/ source."""
+    split: str = "validation"
+    """Split of a source that has named splits."""
+    count: int = 1000
+    """The most pictures to compare accuracy on."""
+    workers: int | None = None
+    """Processes that read pictures."""
+    sizes: tuple[str, ...] = ()
+    """Heights x widths to compare outputs at, such as 224x224 256x320; unset: the model's own and two rectangles like it."""
+    batches: tuple[int, ...] = (1, 2, 5)
+    """Pictures at once to compare outputs with."""
+    ema: bool = False
+    """Take the moving average out of a file that holds both."""
+    seed: int = 0
+    """Of an untrained model's weights, and of which pictures are taken."""
+    json: bool = False
+    """Print the description, which also lies beside the file, instead of the table."""
+    push: str | None = None
+    """Upload the hub folder as OWNER/NAME."""
+    private: bool = False
+    """Let the repository that --push makes be private."""
+
+    def run(self) -> None:
+        """Load, write, compare, tell."""
+        self._check()
+        trained = self._load()
+        if self.format == "hub":
+            from .export_hub import export_hub
+
+            export_hub(self, trained)
+            return
+        from ..deploy.export import FORMATS, export
+
+        suffix = FORMATS[self.format].suffix
+        low = "" if self.precision == "fp32" else f"-{self.precision}"
+        out = self.out or Path(f"{trained.name}{low}{suffix}")
+        sizes = [_size(text) for text in self.sizes] or sizes_like(trained)
+        prepare_folder(out.parent)
+        with stages(Console(stderr=True)) as say:
+            found = export(
+                trained.model,
+                out,
+                facts=facts_of(trained),
+                kind=self.format,
+                precision=self.precision,
+                batches=self.batches,
+                sizes=sizes,
+                measure=self._measure(trained, say),
+                say=say,
+            )
+        if self.json:
+            print(json.dumps(found, indent=1))
+        else:
+            self._tell(trained, found, out)
+
+    def _check(self) -> None:
+        if not self.batches or min(self.batches) < 1:
+            raise ValueError(f"--batches must be positive, got {' '.join(map(str, self.batches)) or 'none'}")
+        if self.count < 1:
+            raise ValueError(f"--count must be positive, got {self.count}")
+        if self.workers is not None and self.workers < 0:
+            raise ValueError(f"--workers must not be negative, got {self.workers}")
+        for text in self.sizes:
+            _size(text)
+        other = FILES if self.format == "hub" else HUB
+        for name in other:
+            if getattr(self, name) != getattr(Export, name):
+                kind = "files, not for --format hub" if self.format == "hub" else "--format hub"
+                raise ValueError(f"--{name} is for {kind}: leave it out")
+        if self.private and self.push is None:
+            raise ValueError("--private is about the repository that --push OWNER/NAME makes: give that too")
+        if self.push is not None and not re.fullmatch(r"[^/\s]+/[^/\s]+", self.push):
+            raise ValueError(f"--push takes OWNER/NAME, got {self.push!r}")
+
+    def _load(self) -> "Trained":
+        from ..training.trained import load_trained, make_named, task_named
+
+        there = Path(self.model).exists()
+        if there and self.weights is not None:
+            raise ValueError(f"--weights is for a model that is named, and {self.model} has its own: leave out one of the two")
+        task = task_named(self.model, self.weights)
+        if task != "classify":
+            raise ValueError(f"{self.weights or self.model} was trained to {task}: only classifiers can be exported, for now")
+        if there or self.weights is not None:
+            return load_trained(self.model, self.weights, ema=self.ema)
+        if self.ema:
+            raise ValueError(f"--ema: {self.model} has no weights to take an average out of: --weights FILE")
+        trained = make_named(self.model, seed=self.seed)
+        if not trained.classes:
+            raise ValueError(f"{self.model} has no classifier: there is nothing that it could tell")
+        return trained
+
+    def _measure(
+        self, trained: "Trained", say: Callable[[str], None]
+    ) -> Callable[[Callable[["Tensor"], "Tensor"]], Mapping[str, Any]] | None:
+        """What shows the file real pictures, if there are any."""
+        if self.data is None and (self.precision == "fp32" or not Path(self.model).is_dir()):
+            return None
+        from .agreement import agreement, find_judges
+
+        judges = find_judges(trained, self.model, self.data, self.root, self.split)
+        return lambda run: agreement(trained, run, judges, count=self.count, workers=self.workers, seed=self.seed, say=say)
+
+    def _tell(self, trained: "Trained", found: Mapping[str, Any], out: Path) -> None:
+        from ..deploy.export import FORMATS
+
+        checked, judged = found["checked"], found["accuracy"]
+        share = checked["of_largest_output"]
+        rows = {
+            "file": str(out),
+            "described in": str(out.with_suffix(".json")),
+            "bytes": f"{found['bytes']:,}",
+            "largest difference": f"{checked['largest_difference']:.1e} at {checked['at']}, {share:.1e} of the largest output",
+        }
+        if judged is not None:
+            rows["pictures"] = f"{judged['pictures']:,} of {judged['data']}"
+            if judged["change"] is not None:
+                rows["top-1 of the model"] = f"{judged['model_top1']:.2f} %"
+                rows["top-1 of the file"] = f"{judged['file_top1']:.2f} %"
+                rows["change"] = f"{judged['change']:+.2f}"
+            rows["same top-1"] = f"{judged['same_top1']:.2f} %"
+        print(f"{trained.name}: {trained.said}" + ("" if trained.trained else "; its weights were drawn, not learned"))
+        print_rows(rows)
+        if judged is not None and judged["change"] is None:
+            print(f"The classes of {judged['data']} are not the model's: only their agreement can be told.")
+        if judged is None and self.precision != "fp32":
+            print(f"What {self.precision} does to accuracy was not measured: --data DIR measures it.")
+        if self.format == "onnx":
+            print(f"Use it: inline predict --onnx {shlex.quote(str(out))} PICTURES")
+        else:
+            print(f"Load it: {FORMATS[self.format].load.format(path=str(out))}")
+
+
+def print_rows(rows: Mapping[str, str]) -> None:
+    """What was done, a line each."""
+    width = max(map(len, rows))
+    for label, text in rows.items():
+        print(f"  {label:{width}}  {text}")
+
+
+def facts_of(trained: "Trained") -> dict[str, Any]:
+    """What is known of a model, for the description of its file."""
+    return {
+        "model": trained.name,
+        "arguments": dict(trained.arguments),
+        "weights": trained.said,
+        "classes": list(trained.classes),
+        "data": {key: getattr(trained.data, key) for key in SHOWN},
+    }
+
+
+def sizes_like(trained: "Trained") -> list[tuple[int, int]]:
+    """The model's own size, a larger rectangle and a smaller one; for 224 x 224 also 256 x 320 and 160 x 96."""
+    from ..models.backbone import SMALLEST, Backbone
+
+    height, width = trained.data.size
+    least = max(SMALLEST, 2 * trained.model.patch_size) if isinstance(trained.model, Backbone) else min(height, width, 32)
+    shares = ((1, 1), (8 / 7, 10 / 7), (5 / 7, 3 / 7))
+    sizes = [(max(least, round(tall * height)), max(least, round(wide * width))) for tall, wide in shares]
+    return list(dict.fromkeys(sizes))
+
+
+def _size(text: str) -> tuple[int, int]:
+    found = re.fullmatch(r"(\d+)x(\d+)", text)
+    if not found or not all(0 < int(side) <= LARGEST for side in found.groups()):
+        raise ValueError(f"--sizes are heights and widths such as 224x224 256x320, got {text!r}")
+    return int(found[1]), int(found[2])

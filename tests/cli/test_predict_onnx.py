@@ -1,0 +1,302 @@
+"""`inline predict --onnx`: what `inline predict` tells, on a machine that has onnxruntime, numpy and pillow, and no torch."""
+
+import io
+import json
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import fields
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+import pytest
+import torch
+from PIL import Image
+
+from inline_attention.cli.predict import Predict
+from inline_attention.cli.predict_onnx import ELSEWHERE, PredictOnnx, parse
+from inline_attention.plain.description import read_description
+from inline_attention.training.recipe import DataPart
+from inline_attention.training.trained import Trained
+
+from ..plain.exported import CLASSES, description, graph, matrix, write
+from .test_main import run
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def here(tmp_path_factory):
+    """An exported model, and pictures of several sizes."""
+    folder = tmp_path_factory.mktemp("exported")
+    write(folder)
+    (folder / "pictures" / "more").mkdir(parents=True)
+    draw = np.random.default_rng(0)
+    for name, size in (("a.png", (40, 50)), ("b.JPG", (31, 20)), ("more/c.jpeg", (64, 64)), ("d.bmp", (8, 8))):
+        Image.fromarray(draw.integers(0, 256, (*size, 3), dtype=np.uint8)).save(folder / "pictures" / name)
+    return folder
+
+
+def expected(folder: Path, picture: Path) -> dict[str, float]:
+    """What onnxruntime says in this process."""
+    view = read_description(folder / "model.json").view
+    (logits,) = onnxruntime.InferenceSession(folder / "model.onnx").run(
+        None, {"pictures": view(Image.open(picture).convert("RGB"))[None]}
+    )
+    powers = np.exp(logits[0].astype(np.float64))
+    return dict(zip(CLASSES, powers / powers.sum(), strict=True))
+
+
+class Small(torch.nn.Module):
+    """The exported model in torch."""
+
+    def forward(self, x):
+        return x.mean((2, 3)) @ torch.from_numpy(matrix())
+
+
+@pytest.mark.parametrize("more", [(), ("--json",), ("--top", "2", "--batch", "2"), ("--top", "99", "--skip-bad")], ids=str)
+def test_the_output_is_that_of_predict(here, capsys, more):
+    """Folders, files and numbers: torch and onnxruntime tell the same."""
+    words = (str(here / "pictures"), str(here / "pictures" / "d.bmp"))
+    asked = parse([*words, "--onnx", str(here / "model.onnx"), *more])
+    view = read_description(here / "model.json").view
+    data = DataPart(size=view.size, mean=view.mean, std=view.std, crop=view.crop)
+    same = {name: getattr(asked, name) for name in ("pictures", "top", "batch", "skip_bad", "json")}
+    Predict(**same)._resize(Trained(Small(), "small", tuple(CLASSES), data, ""), torch.device("cpu"))
+    wanted, _ = capsys.readouterr()
+    code, out, err = run(capsys, "predict", *words, "--onnx", str(here / "model.onnx"), *more)
+    assert (code, err) == (0, "")
+    if "--json" not in more:
+        assert out == wanted
+        return
+    for mine, theirs in zip(out.splitlines(), wanted.splitlines(), strict=True):
+        mine, theirs = json.loads(mine), json.loads(theirs)
+        assert mine["picture"] == theirs["picture"]
+        assert [entry["name"] for entry in mine["classes"]] == [entry["name"] for entry in theirs["classes"]]
+        for one, other in zip(mine["classes"], theirs["classes"], strict=True):
+            assert one["probability"] == pytest.approx(other["probability"], abs=1e-6)
+
+
+def test_the_standard_input_and_bad_pictures(here, capsys, monkeypatch, tmp_path):
+    picture = here / "pictures" / "a.png"
+    for data, name in ((picture.read_bytes(), "standard input"), (f"{picture}\n\n".encode(), str(picture))):
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
+        code, out, _ = run(capsys, "predict", "-", f"--onnx={here / 'model.onnx'}", "--json")
+        assert code == 0
+        found = json.loads(out)
+        assert found["picture"] == name
+        wanted = expected(here, picture)
+        assert {entry["name"]: entry["probability"] for entry in found["classes"]} == pytest.approx(wanted, abs=1e-6)
+    (tmp_path / "bad.png").write_text("no")
+    words = ("predict", str(tmp_path / "bad.png"), str(picture), "--onnx", str(here / "model.onnx"))
+    code, out, err = run(capsys, *words, "--skip_bad", "--json")
+    assert code == 0
+    assert json.loads(out)["picture"] == str(picture)
+    assert err.splitlines() == [
+        f"inline: {tmp_path / 'bad.png'} cannot be read: not a picture",
+        "inline: 1 pictures could not be read",
+    ]
+
+
+def test_a_grey_model(tmp_path, capsys):
+    data = graph(("batch", 1, "height", "width"))
+    file = write(tmp_path, data, description(data, channels=1, view="center", size=[12, 20]))
+    Image.new("RGB", (30, 30), (90, 90, 90)).save(tmp_path / "a.png")
+    code, out, _ = run(capsys, "predict", str(tmp_path / "a.png"), "--onnx", str(file), "--json", "--top", "1")
+    logits = (90 / 255 - (0.485 + 0.456 + 0.406) / 3) / ((0.229 + 0.224 + 0.225) / 3) * matrix(1)[0].astype(np.float64)
+    assert code == 0
+    shares = np.exp(logits) / np.exp(logits).sum()
+    (entry,) = json.loads(out)["classes"]
+    assert (entry["name"], entry["probability"]) == (CLASSES[shares.argmax()], pytest.approx(shares.max(), abs=1e-6))
+
+
+def test_every_option_of_predict_is_taken_or_refused():
+    """An option that `inline predict` gets must be thought of here."""
+    taken = {entry.name for entry in fields(PredictOnnx)}
+    assert taken | set(ELSEWHERE) == {entry.name for entry in fields(Predict)}
+    assert not taken & set(ELSEWHERE)
+    assert {entry.name: entry.default for entry in fields(PredictOnnx) if entry.name not in ("pictures", "onnx")} == {
+        entry.name: entry.default for entry in fields(Predict) if entry.name in taken - {"pictures", "onnx"}
+    }
+
+
+@pytest.mark.parametrize("name", ELSEWHERE)
+def test_options_that_do_not_go_with_it(here, capsys, name):
+    for word in ([f"--{name}", "1"], [f"--{name}=1"], [f"--no-{name}"]):
+        code, out, err = run(capsys, "predict", str(here / "pictures"), *word, "--onnx", str(here / "model.onnx"))
+        assert (code, out, err) == (2, "", f"inline: {word[0].partition('=')[0]} does not go with --onnx: leave it out\n")
+    with pytest.raises(ValueError, match=f"^--{name} does not go with --onnx: leave it out$"):
+        Predict((str(here / "pictures"),), onnx=here / "model.onnx", **{name: "else"}).run()
+
+
+def test_from_python_too(here, capsys):
+    Predict((str(here / "pictures" / "a.png"),), onnx=here / "model.onnx", top=1).run()
+    out, _ = capsys.readouterr()
+    wanted = expected(here, here / "pictures" / "a.png")
+    best = max(wanted, key=lambda name: wanted[name])
+    assert out == f"{here / 'pictures' / 'a.png'}\n  {wanted[best]:7.2%}  {best}\n"
+
+
+def test_help_names_it(capsys):
+    code, out, _ = run(capsys, "predict", "--help")
+    assert code == 0
+    assert "--onnx" in out
+    code, out, _ = run(capsys, "predict", "--onnx", "x", "--help")
+    assert code == 0
+    assert all(f"--{entry.name.replace('_', '-')}" in out for entry in fields(PredictOnnx) if entry.name != "pictures")
+
+
+def test_a_name_that_begins_with_a_dash(here, capsys, monkeypatch, tmp_path):
+    shutil.copy(here / "pictures" / "a.png", tmp_path / "-a.png")
+    monkeypatch.chdir(tmp_path)
+    code, out, _ = run(capsys, "predict", "--onnx", str(here / "model.onnx"), "--top", "1", "--", "-a.png")
+    assert code == 0
+    assert out.startswith("-a.png\n")
+
+
+BAD = {
+    "no pictures": (["--onnx", "HERE/model.onnx"], "no pictures: give files, folders, or '-' for the standard input"),
+    "no such picture": (["nowhere", "--onnx", "HERE/model.onnx"], "there is no picture nowhere"),
+    "empty folder": (["HERE/empty", "--onnx", "HERE/model.onnx"], "HERE/empty holds no pictures"),
+    "no picture": (
+        ["HERE/model.json", "--onnx", "HERE/model.onnx"],
+        "HERE/model.json cannot be read: not a picture (--skip-bad goes on)",
+    ),
+    "cut picture": (["HERE/cut.png", "--onnx", "HERE/model.onnx"], "HERE/cut.png cannot be read: "),
+    "top": (["PICTURE", "--onnx", "HERE/model.onnx", "--top", "0"], "--batch and --top must be positive, got 16 and 0"),
+    "batch": (["PICTURE", "--onnx", "HERE/model.onnx", "--batch", "-3"], "--batch and --top must be positive, got -3 and 5"),
+    "number": (["PICTURE", "--onnx", "HERE/model.onnx", "--top", "x"], "--top: invalid int value: 'x'"),
+    "no number": (["PICTURE", "--onnx", "HERE/model.onnx", "--top"], "--top: expected one argument"),
+    "no file": (["PICTURE", "--onnx"], "--onnx: expected one argument"),
+    "misspelt": (["PICTURE", "--onnx", "HERE/model.onnx", "--jsn"], "unknown option --jsn (did you mean --json?)"),
+    "abbreviated": (["PICTURE", "--onnx", "HERE/model.onnx", "--skip"], "unknown option --skip (did you mean --skip-bad?)"),
+    "no such file": (["PICTURE", "--onnx", "nowhere.onnx"], "there is no file nowhere.onnx"),
+    "other kind": (["PICTURE", "--onnx", "HERE/model.json"], "an ONNX file ends in .onnx, got HERE/model.json"),
+    "folder": (["PICTURE", "--onnx", "HERE"], "an ONNX file ends in .onnx, got HERE"),
+    "no description": (["PICTURE", "--onnx", "HERE/alone.onnx"], "there is no HERE/alone.json, which says "),
+    "cut file": (
+        ["PICTURE", "--onnx", "HERE/cut.onnx"],
+        "HERE/cut.onnx is not the file that cut.json describes: truncated, or replaced",
+    ),
+    "cut description": (["PICTURE", "--onnx", "HERE/half.onnx"], "HERE/half.json is not JSON, perhaps it is truncated: "),
+    "no ONNX": (["PICTURE", "--onnx", "HERE/text/model.onnx"], "HERE/text/model.onnx cannot be opened as ONNX: "),
+    "classes": (["PICTURE", "--onnx", "HERE/five/model.onnx"], "HERE/five/model.onnx: the output ['batch', 5] does not fit "),
+}
+
+
+@pytest.fixture(scope="module")
+def bad(here, tmp_path_factory):
+    """Files that are not what they should be."""
+    folder = tmp_path_factory.mktemp("bad")
+    data, text = (here / "model.onnx").read_bytes(), (here / "model.json").read_text()
+    for name, content, words in (
+        ("model", data, text),
+        ("alone", data, None),
+        ("cut", data[:-20], text),
+        ("half", data, text[:200]),
+    ):
+        (folder / f"{name}.onnx").write_bytes(content)
+        if words is not None:
+            (folder / f"{name}.json").write_text(words)
+    write(folder / "text", b"this is text")
+    write(folder / "five", graph(output=("batch", 5)))
+    (folder / "empty").mkdir()
+    (folder / "cut.png").write_bytes((here / "pictures" / "a.png").read_bytes()[:700])
+    return folder
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_mistakes_end_in_one_line(here, bad, capfd, case):
+    words, message = BAD[case]
+    words = [word.replace("HERE", str(bad)).replace("PICTURE", str(here / "pictures" / "a.png")) for word in words]
+    code, out, err = run(capfd, "predict", *words)
+    assert (code, out) == (2, "")
+    assert err.startswith("inline: " + message.replace("HERE", str(bad))), err
+    assert err.count("\n") == 1
+
+
+def test_without_onnxruntime_it_says_how_to_get_it(here, capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    code, _, err = run(capsys, "predict", str(here / "pictures"), "--onnx", str(here / "model.onnx"))
+    assert (code, err) == (2, "inline: the command needs onnxruntime: pip install 'inline-attention[onnx]'\n")
+
+
+@pytest.fixture(scope="module")
+def bare(tmp_path_factory):
+    """The folder of a fresh environment: onnxruntime, numpy and pillow with what they need, and this package alone."""
+    folder = tmp_path_factory.mktemp("bare")
+    source = folder / "source"
+    source.mkdir()
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, source)
+    ignored = shutil.ignore_patterns("__pycache__", "*.egg-info")
+    shutil.copytree(ROOT / "src", source / "src", ignore=ignored)  # builds leave files behind
+    subprocess.run([sys.executable, "-m", "venv", folder / "venv"], check=True)
+    pip = [folder / "venv" / "bin" / "python", "-m", "pip", "install", "-q", "-c", ROOT / "constraints.txt"]
+    for words in (["onnxruntime", "numpy", "pillow"], ["--no-deps", source]):
+        done = subprocess.run([*pip, *words], env=clean(), capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+    return folder / "venv"
+
+
+def clean() -> dict[str, str]:
+    """This environment, without what would let packages in by another door."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+
+
+def in_bare(bare, here, *words):
+    command = [bare / "bin" / words[0], *words[1:]]
+    return subprocess.run(command, env=clean(), cwd=here, capture_output=True, text=True, check=False)
+
+
+def test_on_a_machine_without_torch(bare, here):
+    """A fresh environment, into which torch never came. One test, since every process that runs one would make another."""
+    for name in ("torch", "timm", "tyro", "rich"):
+        done = in_bare(bare, here, "python", "-c", f"import {name}")
+        assert done.returncode == 1
+        assert f"ModuleNotFoundError: No module named '{name}'" in done.stderr
+    it_tells_what_onnxruntime_tells_here(bare, here)
+    it_has_a_version_and_says_what_the_rest_needs(bare, here)
+    mistakes_end_in_one_line_there_too(bare, here)
+
+
+def it_tells_what_onnxruntime_tells_here(bare, here):
+    done = in_bare(bare, here, "inline", "predict", "--onnx", "model.onnx", "pictures/a.png", "pictures/more", "--json")
+    assert (done.returncode, done.stderr) == (0, "")
+    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [row["picture"] for row in rows] == ["pictures/a.png", "pictures/more/c.jpeg"]
+    for row in rows:
+        found = {entry["name"]: entry["probability"] for entry in row["classes"]}
+        assert found == pytest.approx(expected(here, here / row["picture"]), abs=1e-6)
+    shown = in_bare(bare, here, "inline", "predict", "pictures/a.png", "--onnx=model.onnx", "--top", "1").stdout
+    assert shown.startswith("pictures/a.png\n  ")
+
+
+def it_has_a_version_and_says_what_the_rest_needs(bare, here):
+    code = "import inline_attention as i; print(i.__version__, i.__file__); from inline_attention import count"
+    done = in_bare(bare, here, "python", "-c", code)
+    version, file = done.stdout.split()
+    assert Path(file).is_relative_to(bare)
+    assert done.stderr.splitlines()[-1] == (
+        "ModuleNotFoundError: inline_attention.count needs torch and timm: pip install inline-attention"
+    )
+    done = in_bare(bare, here, "python", "-c", "import inline_attention as i; print(hasattr(i, 'nothing')); i.nothing")
+    assert done.stdout == "False\n"
+    assert done.stderr.splitlines()[-1] == "AttributeError: module 'inline_attention' has no attribute 'nothing'"
+    assert in_bare(bare, here, "inline", "--version").stdout == f"inline-attention {version}\n"
+    for words in (["list"], ["predict", "pictures/a.png"], ["--help"]):
+        done = in_bare(bare, here, "inline", *words)
+        assert (done.returncode, done.stderr) == (2, "inline: the command needs tyro: pip install 'inline-attention[cli]'\n")
+
+
+def mistakes_end_in_one_line_there_too(bare, here):
+    for words, message in (
+        (["nowhere"], "there is no picture nowhere"),
+        (["model.json"], "model.json cannot be read: not a picture (--skip-bad goes on)"),
+        (["pictures", "--stream"], "--stream does not go with --onnx: leave it out"),
+        (["pictures", "--tpo", "3"], "unknown option --tpo (did you mean --top?)"),
+    ):
+        done = in_bare(bare, here, "inline", "predict", "--onnx", "model.onnx", *words)
+        assert (done.returncode, done.stdout, done.stderr) == (2, "", f"inline: {message}\n")

@@ -1,0 +1,171 @@
+"""Model cards say what a run recorded, and nothing else."""
+
+import json
+import re
+from dataclasses import replace
+
+import pytest
+import timm
+import yaml
+
+import inline_attention
+from inline_attention.deploy.card import RECIPE, Facts, model_card
+from inline_attention.models.counting import Count
+from inline_attention.training import recipe as recipes
+from inline_attention.training.classify import Classify
+from inline_attention.training.train import train
+from inline_attention.training.trained import load_trained, metadata_of
+
+from ..training.small import Quiet, never, small_recipe, write_pictures
+
+DATA = {
+    "size": (16, 24),
+    "channels": 3,
+    "view": "squash",
+    "crop": 0.875,
+    "interpolation": "bicubic",
+    "mean": (0, 0, 0),
+    "std": (1, 1, 1),
+}
+BARE = Facts("inline_deit_nano", {"num_classes": 2}, ("cat", "dog"), DATA)
+
+
+def head(card: str) -> dict:
+    return yaml.safe_load(card.split("---\n")[1])
+
+
+def sections(card: str) -> list[str]:
+    return re.findall(r"^## (.+)$", card, flags=re.MULTILINE)
+
+
+def cells(card: str) -> dict[str, str]:
+    return dict(re.findall(r"^\| (\S.*?) \| (.*) \|$", card, flags=re.MULTILINE))
+
+
+@pytest.fixture(scope="module")
+def facts(tmp_path_factory) -> Facts:
+    """Of a real run."""
+    here = tmp_path_factory.mktemp("card")
+    recipe = small_recipe(write_pictures(here / "three_colours", 8))
+    train(Classify(recipe), here / "run", resume=False, report=Quiet(), stop=never, device="cpu")
+    run, told = here / "run", metadata_of(here / "run" / "best.safetensors")
+    model = load_trained(str(run)).model
+    return Facts(
+        told["model"],
+        told["arguments"],
+        told["classes"],
+        told["data"],
+        inline_attention.count(model, tuple(told["data"]["size"])),
+        json.loads((run / "result.json").read_text()),
+        recipes.tomllib.loads((run / "recipe.toml").read_text()),
+        json.loads((run / "environment.json").read_text()),
+        repo="me/colours",
+        license="cc-by-4.0",
+    )
+
+
+def test_the_numbers_of_a_run(facts):
+    card = model_card(facts)
+    assert sections(card) == ["Use", "Measured", "Training", "Model", "Unknown"]
+    assert "Measured on `three_colours`, 6 held-out pictures." in card
+    assert f"after epoch {facts.result['epoch']}, by these very pictures" in card
+    found = cells(card)
+    assert found["top-1"] == f"{facts.result['top1']:.2f} %"
+    assert found["cross entropy"] == f"{facts.result['loss']:.3f}"
+    assert "top-5" not in found  # of three classes
+    assert found["epochs"] == "2"
+    assert found["learning rate"] == "0.002"
+    assert found["cutmix, alpha"] == "1.0"
+    assert found["seed"] == "0"
+    assert "upside down, probability" not in found  # off
+    assert found["parameters"] == f"{facts.count.params:,}"
+    assert found["multiply-adds for 16 x 24"] == f"{facts.count.flops:,}"
+    assert f"torch {facts.environment['torch']}" in card
+    assert 'timm.create_model("hf-hub:me/colours", pretrained=True)' in card
+    assert "blue, green, red." in card
+
+
+def test_no_place_on_the_disk_is_told(facts):
+    source = facts.recipe["data"]["source"]
+    assert source.startswith("/")
+    assert source.rsplit("/", 1)[0] not in model_card(facts)
+    started = replace(facts, recipe={**facts.recipe, "model": {"weights": "/home/me/old/best.safetensors"}})
+    assert cells(model_card(started))["started from"] == "`best.safetensors`"
+
+
+def test_names_of_data_on_the_hub_stay_whole(facts):
+    named = replace(facts, recipe={"data": {"source": "hfds/owner/pets"}})
+    assert "Measured on `hfds/owner/pets`, 6 held-out pictures." in model_card(named)
+
+
+def test_the_head(facts):
+    known = {"library_name": "timm", "pipeline_tag": "image-classification"}
+    tags = ["image-classification", "timm", "inline-attention"]
+    assert head(model_card(facts)) == {**known, "tags": tags, "license": "cc-by-4.0"}
+    assert head(model_card(BARE)) == {**known, "tags": tags}
+    assert head(model_card(replace(BARE, license='odd: "one"\n- x')))["license"] == 'odd: "one"\n- x'
+
+
+def test_what_is_not_known_is_not_said():
+    card = model_card(BARE)
+    assert sections(card) == ["Use", "Model", "Unknown"]
+    assert cells(card).keys() == {"pictures", "arguments"}
+    assert "How well it does: no evaluation is recorded." in card
+    assert "How it was trained: no recipe is recorded." in card
+    assert "The licence of the weights: none was given." in card
+    assert 'timm.create_model("local-dir:FOLDER", pretrained=True)' in card
+
+
+def test_top_5_and_the_average():
+    result = {"top1": 61.234, "top5": 90.5, "weights": "average"}
+    many = replace(BARE, classes=[f"kind_{n}" for n in range(30)], result=result, count=Count(1, 2, 3))
+    card = model_card(many)
+    assert cells(card)["top-1"] == "61.23 %"
+    assert cells(card)["top-5"] == "90.50 %"
+    assert "Measured on held-out pictures." in card
+    assert "They are a moving average." in card
+    assert "kind\\_19 and 10 more, in `config.json`." in card
+
+
+def test_grey_pictures_and_models_of_timms_own():
+    card = model_card(replace(BARE, data={**DATA, "channels": 1}, model="vit_tiny_patch16_224"))
+    assert '.convert("L")' in card
+    assert "import inline_attention" not in card
+    assert "`vit_tiny_patch16_224` of timm." in card
+
+
+def test_schedules_by_steps():
+    found = cells(model_card(replace(BARE, recipe={"schedule": {"epochs": 30, "warmup": 2, "steps": 500, "warmup_steps": 10}})))
+    assert (found["steps"], found["warm-up, steps"]) == ("500", "10")
+    assert "epochs" not in found
+    assert "warm-up, epochs" not in found
+
+
+def test_rows_are_fields_of_a_recipe():
+    recipe = recipes.Recipe()
+    for _, part, key, _ in RECIPE:
+        assert hasattr(getattr(recipe, part), key), f"{part}.{key}"
+
+
+def test_what_the_card_says_to_do_works(tmp_path, monkeypatch, capsys):
+    """The card's own snippet, run on a folder."""
+    from PIL import Image
+
+    from inline_attention.deploy.hub import save_for_hub
+
+    arguments = {"num_classes": 2, "img_size": (16, 24)}
+    facts = replace(BARE, arguments=arguments)
+    model = timm.create_model("inline_deit_nano", **arguments)
+    save_for_hub(
+        model,
+        tmp_path / "FOLDER",
+        name="inline_deit_nano",
+        arguments=arguments,
+        classes=BARE.classes,
+        data=DATA,
+        card=model_card(facts),
+    )
+    Image.effect_noise((30, 30), 90).save(tmp_path / "picture.png")
+    monkeypatch.chdir(tmp_path)
+    exec(re.search(r"```python\n(.*?)```", (tmp_path / "FOLDER" / "README.md").read_text(), re.DOTALL)[1], {})
+    assert capsys.readouterr().out.strip() in BARE.classes

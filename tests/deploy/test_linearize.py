@@ -1,0 +1,202 @@
+"""Matching attention: what is compared with what, and what learns."""
+
+from copy import deepcopy
+
+import pytest
+import timm
+import torch
+
+from inline_attention import swap
+from inline_attention.deploy.linearize import (
+    answer,
+    attention_errors,
+    distillation,
+    learn,
+    listening,
+    pair_up,
+    relative_error,
+)
+from inline_attention.layers import InLineAttention, Mixer
+
+VIT = {"img_size": 32, "patch_size": 8, "embed_dim": 24, "depth": 3, "num_heads": 2, "num_classes": 5, "dynamic_img_size": True}
+
+
+def vit(**more):
+    from timm.models import VisionTransformer
+
+    torch.manual_seed(0)
+    return VisionTransformer(**{**VIT, **more}).eval()
+
+
+def swin():
+    from timm.models import SwinTransformer
+
+    torch.manual_seed(0)
+    return SwinTransformer(
+        img_size=32, patch_size=2, embed_dim=16, depths=(2, 1), num_heads=(2, 2), window_size=4, num_classes=5
+    ).eval()
+
+
+def ours(family="deit"):
+    torch.manual_seed(0)
+    return timm.create_model(f"inline_{family}_nano", img_size=32, num_classes=5, mixer="softmax").eval()
+
+
+TEACHERS = {"vit": vit, "swin": swin, "deit": ours, "pvt": lambda: ours("pvt"), "cswin": lambda: ours("cswin")}
+
+
+def student_of(teacher, **arguments):
+    student = deepcopy(teacher)
+    return student, list(swap(student, **arguments).changed)
+
+
+def errors_of(teacher, student, names, pictures):
+    pairs = pair_up(teacher, student, names)
+    with torch.no_grad(), listening(pairs) as calls:
+        teacher(pictures)
+    return attention_errors(student, pairs, calls, pictures)
+
+
+@pytest.mark.parametrize("name", TEACHERS)
+def test_a_copy_that_computes_the_same_has_no_error(name):
+    """Softmax swapped for softmax, residuals and prefix tokens and windows included."""
+    teacher = TEACHERS[name]()
+    student = deepcopy(teacher)
+    if name in ("vit", "swin"):
+        names = list(swap(student, "softmax", local=False, keep_windows=True).changed)
+    else:
+        names = list(swap(deepcopy(teacher), "inline").changed)
+    errors = errors_of(teacher, student, names, torch.randn(2, 3, 32, 32))
+    assert errors.shape == (len(names),)
+    assert float(errors.detach().max()) < 1e-9
+
+
+@pytest.mark.parametrize("name", TEACHERS)
+def test_the_error_is_that_of_the_attention_alone(name):
+    """A student whose attention gives the teacher's answer plus a constant errs by constant^2 / variance."""
+    teacher = TEACHERS[name]()
+    student = deepcopy(teacher)
+    if name == "swin":
+        names = list(swap(student, "softmax", local=False, keep_windows=True).changed)
+    else:
+        names = list(swap(student, "softmax", local=False).changed) if name == "vit" else list(swap(deepcopy(teacher)).changed)
+    pictures = torch.randn(2, 3, 32, 32)
+    place = pair_up(teacher, student, names)[1].student
+    variance = []
+
+    def shifted(module, inputs, options, output):
+        carried = options.get("residual", inputs[0] if name == "swin" else 0)
+        answer = output - (0 if carried is None else carried)
+        variance.append((answer - answer.flatten(0, -2).mean(0)).square().mean())
+        return output + 0.25
+
+    place.register_forward_hook(shifted, with_kwargs=True)
+    errors = errors_of(teacher, student, names, pictures).detach()
+    torch.testing.assert_close(errors[1], 0.0625 / variance[0], rtol=2e-4, atol=0)
+    assert float(errors[0]) < 1e-9
+
+
+def test_each_layer_gets_what_the_teachers_layer_got():
+    """The second layer's error does not change with the first layer of the student."""
+    teacher = vit()
+    student, names = student_of(teacher)
+    pictures = torch.randn(2, 3, 40, 56)  # not the size that it was made for, and not a square
+    before = errors_of(teacher, student, names, pictures)
+    with torch.no_grad():
+        student.blocks[0].attn.mixer.proj.weight.zero_()
+    after = errors_of(teacher, student, names, pictures)
+    assert after[0] != before[0]
+    assert torch.equal(after[1:], before[1:])
+
+
+def test_gradients_stay_within_the_layer():
+    teacher = vit()
+    student, names = student_of(teacher)
+    errors_of(teacher, student, names, torch.randn(2, 3, 32, 32))[1].backward()
+    touched = {
+        name for name, parameter in student.named_parameters() if parameter.grad is not None and bool(parameter.grad.any())
+    }
+    assert touched
+    assert all(name.startswith("blocks.1.attn.") for name in touched)
+    assert all(parameter.grad is None for parameter in teacher.parameters())
+
+
+@pytest.mark.parametrize("name", TEACHERS)
+def test_what_learns(name):
+    teacher = TEACHERS[name]()
+    student, names = student_of(teacher)
+    counts = {what: learn(teacher, student, names, what) for what in ("new", "all", "distil")}
+    whole = sum(parameter.numel() for parameter in student.parameters())
+    mixers = [module for module in student.modules() if isinstance(module, InLineAttention)]
+    assert counts["distil"] == whole
+    assert counts["all"] == sum(parameter.numel() for mixer in mixers for parameter in mixer.parameters())
+    assert counts["new"] == sum(parameter.numel() for mixer in mixers for parameter in mixer.local.parameters())
+    learn(teacher, student, names, "new")
+    for module in student.modules():
+        if isinstance(module, Mixer):
+            assert not module.q.weight.requires_grad
+            assert all(parameter.requires_grad for parameter in module.local.parameters())
+
+
+def test_nothing_is_new_in_attention_without_local_part():
+    teacher = vit()
+    student, names = student_of(teacher, mixer="inline", local=False)
+    assert learn(teacher, student, names, "new") == 0
+
+
+def test_relative_error_by_hand():
+    wanted = torch.tensor([[[1.0, 10.0], [3.0, 10.0]]])  # variances 1 and 0: their mean is a half
+    assert float(relative_error(wanted + 1, wanted)) == pytest.approx(1 / 0.5)
+    assert float(relative_error(torch.tensor([2.0, 10.0]).expand(1, 2, 2), wanted)) == pytest.approx(1.0)
+
+
+def test_distillation_by_hand():
+    teacher, student = Fixed(torch.tensor([[2.0, 0.0]])), Fixed(torch.tensor([[0.0, 0.0]]))
+    pictures = torch.zeros(1, 3, 8, 8)
+    share = torch.tensor([2.0 / 2, 0.0]).softmax(0)
+    expected = 4 * (share * (share / 0.5).log()).sum()
+    torch.testing.assert_close(distillation(teacher, student, pictures), expected)
+    assert float(distillation(teacher, teacher, pictures)) == 0
+
+
+class Fixed(torch.nn.Module):
+    """Says the same of every picture."""
+
+    def __init__(self, logits):
+        super().__init__()
+        self.logits = logits
+
+    def forward(self, pictures):
+        return self.logits.expand(len(pictures), -1)
+
+
+@pytest.mark.parametrize("name", ["vit", "swin", "deit"])
+def test_models_without_classes_are_judged_by_their_features(name):
+    teacher = TEACHERS[name]()
+    teacher.reset_classifier(0)
+    student, _ = student_of(teacher)
+    pictures = torch.randn(2, 3, 32, 32)
+    assert answer(teacher, pictures).shape[-1] == teacher.num_features
+    assert float(distillation(teacher, teacher, pictures).detach()) < 1e-9
+    torch.testing.assert_close(
+        distillation(teacher, student, pictures), relative_error(answer(student, pictures), answer(teacher, pictures))
+    )
+
+
+def test_matching_brings_attention_near():
+    """A hundred steps on noise, layer by layer, take most of the error away."""
+    teacher = vit().requires_grad_(False)
+    with torch.no_grad():  # attention that looks somewhere
+        for block in teacher.blocks:
+            block.attn.qkv.weight.mul_(3)
+    student, names = student_of(teacher)
+    learn(teacher, student, names, "all")
+    optimizer = torch.optim.AdamW([p for p in student.parameters() if p.requires_grad], lr=3e-3, weight_decay=0)
+    first = None
+    for _ in range(100):
+        error = errors_of(teacher, student, names, torch.randn(8, 3, 32, 32)).mean()
+        first = float(error.detach()) if first is None else first
+        optimizer.zero_grad()
+        error.backward()
+        optimizer.step()
+    assert float(error.detach()) < 0.5 * first

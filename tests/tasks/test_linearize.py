@@ -1,0 +1,172 @@
+"""`inline linearize`: from a trained softmax model to a linear one that every other command can use."""
+
+import json
+import signal
+import subprocess
+import time
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from inline_attention.cli.main import main
+from inline_attention.layers import InLineAttention, SoftmaxAttention
+from inline_attention.training.trained import load_trained
+
+from ..training.small import command, environment, run_command, small_recipe, write_pictures, write_recipe
+
+STEPS = ("--steps", "4", "4", "6", "--batch", "8", "--device", "cpu", "--workers", "1")
+
+
+@pytest.fixture(scope="module")
+def teacher(tmp_path_factory):
+    """A softmax model of a few steps, and its pictures."""
+    folder = tmp_path_factory.mktemp("linearize")
+    data = write_pictures(folder / "data", 20)
+    recipe = small_recipe(
+        data,
+        model={"name": "inline_deit_nano", "mixer": "softmax", "args": "patch_size=4, depth=2, embed_dim=16, num_heads=2"},
+        schedule={"epochs": 2},
+    )
+    done = run_command(
+        "train", "--recipe", str(write_recipe(folder / "recipe.toml", recipe)), "--device", "cpu", "--out", str(folder / "run")
+    )
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+@pytest.fixture(scope="module")
+def linear(teacher):
+    out = teacher / "linear"
+    done = run_command("linearize", str(teacher / "run"), *STEPS, "--out", str(out))
+    assert done.returncode == 0, done.stderr
+    return out, done
+
+
+def test_the_record(teacher, linear):
+    out, done = linear
+    record = json.loads((out / "linearize.json").read_text())
+    assert [phase["phase"] for phase in record["phases"]] == ["new", "all", "distil"]
+    assert [phase["steps"] for phase in record["phases"]] == [4, 4, 6]
+    assert record["teacher"]["agreement"] == 100
+    assert record["teacher"]["error"] == 0
+    layers = record["swapped"]["layers"]
+    assert all(phase["layers"].keys() == layers.keys() for phase in record["phases"])
+    assert record["phases"][1]["error"] < record["phases"][0]["error"] < record["swapped"]["error"]
+    for word in ("teacher", "swap only", "new matched", "all matched", "distilled", "of the teacher's accuracy kept"):
+        assert word in done.stdout
+    assert (out / "layers.png").stat().st_size > 10_000
+
+
+def test_it_is_linear_and_every_command_takes_it(teacher, linear):
+    out, _ = linear
+    found = load_trained(str(out))
+    mixers = [type(module) for module in found.model.modules() if isinstance(module, InLineAttention | SoftmaxAttention)]
+    assert mixers
+    assert set(mixers) == {InLineAttention}
+    record = json.loads((out / "linearize.json").read_text())
+    done = run_command("eval", str(out), "--json", "--device", "cpu", "--out", str(teacher / "eval"))
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["top1"] == pytest.approx(record["phases"][-1]["top1"], abs=1e-4)
+
+
+def test_only_new_parameters_change_first_then_attention(teacher, linear):
+    out, _ = linear
+    original = load_file(teacher / "run" / "best.safetensors")
+    first, second, third = (load_file(out / name / "best.safetensors") for name in ("1-new", "2-all", "3-distil"))
+    for name, value in original.items():
+        assert torch.equal(first[name], value), name
+        if ".mixer." not in name:
+            assert torch.equal(second[name], value), name
+    assert any(not torch.equal(second[name], value) for name, value in original.items() if ".mixer.q." in name)
+    assert any(not torch.equal(third[name], value) for name, value in original.items() if ".mlp." in name)
+
+
+def test_killed_and_resumed_it_is_the_same(teacher, linear):
+    whole, _ = linear
+    out = teacher / "killed"
+    for attempt, words in enumerate(([str(teacher / "run"), *STEPS], ["--resume", "--device", "cpu"])):
+        process = subprocess.Popen(
+            command("linearize", *words, "--out", str(out)),
+            env=environment(),
+            stderr=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+        )
+        wanted = out / ("1-new" if attempt == 0 else "2-all") / "recipe.toml"
+        while process.poll() is None and not wanted.is_file():
+            time.sleep(0.01)
+        process.send_signal(signal.SIGKILL)
+        assert process.wait() == -signal.SIGKILL
+    done = run_command("linearize", "--out", str(out), "--resume", "--device", "cpu")
+    assert done.returncode == 0, done.stderr
+    one, other = (json.loads((folder / "linearize.json").read_text()) for folder in (whole, out))
+    for record in (one, other):
+        for phase in record["phases"]:
+            phase.pop("seconds")
+    assert one == other
+    tensors, again = load_file(whole / "best.safetensors"), load_file(out / "best.safetensors")
+    assert all(torch.equal(again[name], value) for name, value in tensors.items())
+
+
+def test_pictures_without_classes(teacher):
+    """A flat folder: agreement is told, accuracy is not."""
+    flat = teacher / "flat"
+    flat.mkdir()
+    for number, file in enumerate(sorted((teacher / "data").rglob("*.png"))[:40]):
+        (flat / f"{number}.png").write_bytes(file.read_bytes())
+    out = teacher / "unlabelled"
+    done = run_command("linearize", str(teacher / "run"), "--data", str(flat), *STEPS, "--out", str(out))
+    assert done.returncode == 0, done.stderr
+    record = json.loads((out / "linearize.json").read_text())
+    assert record["labelled"] is False
+    assert record["teacher"]["top1"] is None
+    assert record["phases"][-1]["agreement"] > 0
+    assert "top-1" not in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([], "no model"),
+        (["inline_deit_nano"], "needs weights"),
+        (["RUN", "--mixer", "fast"], "unknown mixer 'fast'"),
+        (["RUN", "--only", "blocks.9"], "matches the whole name of no attention"),
+        (["RUN", "--batch", "0"], "must be positive"),
+        (["RUN", "--data", "nowhere"], "nowhere"),
+        (["RUN", "--steps", "0", "0", "0"], "nothing learned"),
+        (["--resume"], "--resume needs --out"),
+    ],
+)
+def test_bad_input_is_told_in_one_line(teacher, words, said, tmp_path, capsys):
+    asked = [str(teacher / "run") if word == "RUN" else word for word in words]
+    out = [] if "--resume" in words else ["--out", str(tmp_path / "out")]
+    assert said in refused(capsys, *asked, *out, "--device", "cpu")
+
+
+def test_a_folder_is_not_overwritten_and_keeps_its_options(teacher, linear, capsys):
+    out, _ = linear
+    assert "holds a run" in refused(capsys, str(teacher / "run"), *STEPS, "--out", str(out))
+    assert "--mixer linear" in refused(capsys, "--out", str(out), "--resume", "--mixer", "linear")
+
+
+def refused(capsys, *words):
+    """What the command says in its last line when it ends with 2."""
+    with pytest.raises(SystemExit) as stop:
+        main(["linearize", *words])
+    assert stop.value.code == 2
+    last = capsys.readouterr().err.strip().splitlines()[-1]
+    assert last.startswith("inline: ")
+    return last
+
+
+def test_a_timm_model_can_be_trained_with_another_attention(teacher):
+    """`model.swap`, and its weights know of it."""
+    out = teacher / "vit"
+    args = "img_size=16, patch_size=4, embed_dim=16, depth=2, num_heads=2"
+    done = run_command(
+        "train", "--data", str(teacher / "data"), "--model.name", "vit_tiny_patch16_224", "--model.args", args,
+        "--model.swap", 'mixer="inline"', "--data.size", "16", "16", "--schedule.epochs", "1", "--optim.batch", "8",
+        "--device", "cpu", "--out", str(out),
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert any(isinstance(module, InLineAttention) for module in load_trained(str(out)).model.modules())
