@@ -517,3 +517,39 @@ def test_it_is_called_as_timms_is():
     assert isinstance(model.blocks[0].attn, TimmAttention)
     maps = model.get_intermediate_layers(torch.randn(1, 3, 32, 32), n=2, reshape=True)
     assert [tuple(m.shape) for m in maps] == [(1, 32, 4, 4)] * 2
+
+
+def test_projections_of_which_some_have_a_bias_are_left():
+    from inline_attention.models.swap_mixer import Hindrance, stacked
+
+    with_bias, without = torch.nn.Linear(4, 4), torch.nn.Linear(4, 4, bias=False)
+    for parts in ((with_bias, without), (without, with_bias)):
+        with pytest.raises(Hindrance, match="only some of its projections"):
+            stacked(*((part, slice(None)) for part in parts))
+
+
+def test_tokens_that_no_one_counts_have_no_grid():
+    """A model that does not say how many tokens come first: its grid is not guessed."""
+    from inline_attention.layers import InLineAttention
+    from inline_attention.models.swap_grid import TokenGrid
+
+    place = TokenGrid(None)
+    place.grid = (2, 3)
+    assert place.locate(6, InLineAttention(8, 2)) == ((2, 3), 0)
+    with pytest.raises(ValueError, match="attention got 7 tokens"):
+        place.locate(7, InLineAttention(8, 2))
+    assert place.locate(7, InLineAttention(8, 2, local=False)) == (None, 0)
+
+
+def test_a_swapped_model_is_exported_for_every_size(tmp_path):
+    from inline_attention.deploy.capture import capture
+
+    model = timm.create_model(
+        "vit_tiny_patch16_224", depth=1, embed_dim=24, num_heads=2, num_classes=3, dynamic_img_size=True, dynamic_img_pad=True
+    ).eval()
+    swap(model, "inline")
+    torch.export.save(capture(model), tmp_path / "model.pt2")
+    run = torch.export.load(tmp_path / "model.pt2").module(check_guards=False)
+    for size in ((224, 224), (100, 70)):
+        pictures = torch.randn(2, 3, *size)
+        torch.testing.assert_close(run(pictures), model(pictures), rtol=0, atol=1e-5)

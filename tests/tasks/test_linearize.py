@@ -1,6 +1,7 @@
 """`inline linearize`: from a trained softmax model to a linear one that every other command can use."""
 
 import json
+import shutil
 import signal
 import subprocess
 import time
@@ -58,16 +59,15 @@ def test_the_record(teacher, linear):
     assert (out / "layers.png").stat().st_size > 10_000
 
 
-def test_it_is_linear_and_every_command_takes_it(teacher, linear):
+def test_it_is_linear_and_every_command_takes_it(teacher, linear, capsys):
     out, _ = linear
     found = load_trained(str(out))
     mixers = [type(module) for module in found.model.modules() if isinstance(module, InLineAttention | SoftmaxAttention)]
     assert mixers
     assert set(mixers) == {InLineAttention}
     record = json.loads((out / "linearize.json").read_text())
-    done = run_command("eval", str(out), "--json", "--device", "cpu", "--out", str(teacher / "eval"))
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["top1"] == pytest.approx(record["phases"][-1]["top1"], abs=1e-4)
+    main(["eval", str(out), "--json", "--device", "cpu", "--workers", "1", "--out", str(teacher / "eval")])
+    assert json.loads(capsys.readouterr().out)["top1"] == pytest.approx(record["phases"][-1]["top1"], abs=1e-4)
 
 
 def test_only_new_parameters_change_first_then_attention(teacher, linear):
@@ -108,20 +108,19 @@ def test_killed_and_resumed_it_is_the_same(teacher, linear):
     assert all(torch.equal(again[name], value) for name, value in tensors.items())
 
 
-def test_pictures_without_classes(teacher):
+def test_pictures_without_classes(teacher, capsys):
     """A flat folder: agreement is told, accuracy is not."""
     flat = teacher / "flat"
     flat.mkdir()
     for number, file in enumerate(sorted((teacher / "data").rglob("*.png"))[:40]):
         (flat / f"{number}.png").write_bytes(file.read_bytes())
     out = teacher / "unlabelled"
-    done = run_command("linearize", str(teacher / "run"), "--data", str(flat), *STEPS, "--out", str(out))
-    assert done.returncode == 0, done.stderr
+    main(["linearize", str(teacher / "run"), "--data", str(flat), *STEPS, "--out", str(out)])
     record = json.loads((out / "linearize.json").read_text())
     assert record["labelled"] is False
     assert record["teacher"]["top1"] is None
     assert record["phases"][-1]["agreement"] > 0
-    assert "top-1" not in done.stdout
+    assert "top-1" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -133,7 +132,10 @@ def test_pictures_without_classes(teacher):
         (["RUN", "--only", "blocks.9"], "matches the whole name of no attention"),
         (["RUN", "--batch", "0"], "must be positive"),
         (["RUN", "--data", "nowhere"], "nowhere"),
-        (["RUN", "--steps", "0", "0", "0"], "nothing learned"),
+        (["RUN", "--batch", "8", "--steps", "0", "0", "0"], "nothing learned"),
+        (["RUN", "--batch", "1000"], "do not fill a batch of 1000"),
+        (["RUN", "--size", "4", "4"], "does not take pictures of 4 x 4"),
+        (["RUN", "--weights", "RUN"], "leave out one of the two"),
         (["--resume"], "--resume needs --out"),
     ],
 )
@@ -141,12 +143,49 @@ def test_bad_input_is_told_in_one_line(teacher, words, said, tmp_path, capsys):
     asked = [str(teacher / "run") if word == "RUN" else word for word in words]
     out = [] if "--resume" in words else ["--out", str(tmp_path / "out")]
     assert said in refused(capsys, *asked, *out, "--device", "cpu")
+    assert not (tmp_path / "out").exists()  # nothing stands in the way of the next try
 
 
 def test_a_folder_is_not_overwritten_and_keeps_its_options(teacher, linear, capsys):
     out, _ = linear
     assert "holds a run" in refused(capsys, str(teacher / "run"), *STEPS, "--out", str(out))
     assert "--mixer linear" in refused(capsys, "--out", str(out), "--resume", "--mixer", "linear")
+    assert "nothing" in refused(capsys, "nothing", "--out", str(out), "--resume")
+    assert "other weights or pictures" in refused(capsys, "--out", str(out), "--resume", "--data", str(teacher / "flat"))
+    with pytest.raises(SystemExit):
+        main(["train", "--resume", "--out", str(out)])
+    assert "inline linearize --out" in capsys.readouterr().err
+
+
+def test_a_finished_folder_may_have_moved(linear, tmp_path, monkeypatch, capsys):
+    """Resumed by another name, it tells what it told."""
+    out, _ = linear
+    moved = tmp_path / "moved"
+    shutil.copytree(out, moved)
+    (moved / "3-distil" / "result.json").unlink()
+    monkeypatch.chdir(tmp_path)
+    main(["linearize", "--resume", "--out", "moved", "--device", "cpu", "--workers", "1"])
+    assert "distilled" in capsys.readouterr().out
+    one, other = ((folder / "best.safetensors").read_bytes() for folder in (out, moved))
+    assert one == other
+
+
+@pytest.mark.parametrize("words", [("--local", "False"), ("--steps", "0", "4", "4")])
+def test_without_the_first_phase_it_begins_with_the_teacher(teacher, words, tmp_path):
+    """Not with drawn weights: what attention does not hold is the teacher's."""
+    asked = [str(teacher / "run"), *STEPS, *words, "--out", str(tmp_path / "out")]
+    main(["linearize", *asked])
+    original, second = (load_file(folder / "best.safetensors") for folder in (teacher / "run", tmp_path / "out" / "2-all"))
+    assert all(torch.equal(second[name], value) for name, value in original.items() if ".mixer." not in name)
+
+
+def test_a_linear_model_can_be_taught_on(linear, tmp_path):
+    """Its second swap comes after its first: one block stays InLine."""
+    out, _ = linear
+    words = ("--mixer", "linear", "--only", r"stages\.0\.blocks\.1\.mixer", "--out", str(tmp_path / "out"))
+    main(["linearize", str(out), *STEPS, *words])
+    found = load_trained(str(tmp_path / "out")).model
+    assert [type(block.mixer).__name__ for block in found.stages[0].blocks] == ["InLineAttention", "LinearAttention"]
 
 
 def refused(capsys, *words):
@@ -163,10 +202,9 @@ def test_a_timm_model_can_be_trained_with_another_attention(teacher):
     """`model.swap`, and its weights know of it."""
     out = teacher / "vit"
     args = "img_size=16, patch_size=4, embed_dim=16, depth=2, num_heads=2"
-    done = run_command(
+    main([
         "train", "--data", str(teacher / "data"), "--model.name", "vit_tiny_patch16_224", "--model.args", args,
         "--model.swap", 'mixer="inline"', "--data.size", "16", "16", "--schedule.epochs", "1", "--optim.batch", "8",
-        "--device", "cpu", "--out", str(out),
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+        "--device", "cpu", "--data.workers", "1", "--out", str(out),
+    ])  # fmt: skip
     assert any(isinstance(module, InLineAttention) for module in load_trained(str(out)).model.modules())

@@ -1,6 +1,5 @@
 """Pictures that a trained model is shown: those its run held out, or others with its classes."""
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,7 +18,7 @@ def held_out(trained: "Trained", model: str, data: str | None, root: str | None,
     """
     from ..training.recipe import DataPart
     from ..training.run_folder import RunFolder
-    from ..training.source import open_pictures, open_source
+    from ..training.source import by_folder, open_pictures, open_source
 
     if data is None:
         if not Path(model).is_dir():
@@ -30,21 +29,12 @@ def held_out(trained: "Trained", model: str, data: str | None, root: str | None,
         folder = Path(data).expanduser()
         named = not folder.exists() or any((folder / name).exists() for name in ("train", "training", "train.tar"))
         if not named:
-            return open_pictures(folder, _by_folder(trained.classes, [entry.name for entry in folder.iterdir()])), data
+            return open_pictures(folder, by_folder(trained.classes, [entry.name for entry in folder.iterdir()])), data
     source = open_source(part)
-    known = _by_folder(trained.classes, source.classes)
+    known = by_folder(trained.classes, source.classes)
     if len(source.classes) != len(known):
         raise ValueError(f"{part.source} has {len(source.classes)} classes, and {model} knows {len(known)}")
     other = [name for name in source.classes if name not in known]
     if other and known != tuple(map(str, range(len(known)))):  # weights without names take any
         raise ValueError(f"{part.source} has a class {other[0]!r}, and {model} knows others: {', '.join(known)}"[:300])
     return source.val, part.source
-
-
-def _by_folder(classes: tuple[str, ...], found: Sequence[str]) -> tuple[str, ...]:
-    """Class folders' names in the model's order. ImageNet's folders are called by their WordNet numbers."""
-    if len(classes) != 1000 or classes[0] in found or not any(name.startswith("n0") for name in found):
-        return classes
-    from timm.data import ImageNetInfo
-
-    return tuple(ImageNetInfo().label_names())

@@ -4,6 +4,7 @@ import json
 import os
 import shlex
 import sys
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -42,6 +43,8 @@ class Linearize:
     """Swap attention of these names only: a regular expression, such as 'blocks.[0-5].attn'."""
     data: str | None = None
     """Pictures: any source of `inline train`, or a folder of pictures without classes; unset: those of the teacher's run."""
+    unlabelled: bool = False
+    """Take all pictures below the folder, whatever folders they are in, and tell no accuracy."""
     root: str | None = None
     """Folder of a wds/, hfds/ or torch/ source."""
     size: tuple[int, int] | None = None
@@ -71,7 +74,8 @@ class Linearize:
 
     def run(self) -> None:
         """Swap, match, distil, tell."""
-        from ..tasks.linear_run import linearize
+        from ..models.swap import swap
+        from ..tasks.linear_run import check, linearize
         from ..tasks.linearize import Linearize as Phase
         from .report import TrainingReport
         from .train import interruptible
@@ -84,8 +88,9 @@ class Linearize:
         trained = asked._teacher()
         lesson = asked._lesson(trained, self)
         teacher = _as_teacher(trained)
+        check(teacher, lesson)
         if not self.resume:
-            print(teacher_report(teacher, lesson), file=sys.stderr)
+            print(swap(deepcopy(teacher.model), **lesson.swapped), file=sys.stderr)
             asked._remember(out)
         report = TrainingReport(Phase.columns)
         with interruptible() as wanted, report:
@@ -120,6 +125,8 @@ class Linearize:
         from ..training.trained import load_trained, make_named
 
         what = self.model or ""
+        if self.weights is not None and Path(what).exists():
+            raise ValueError(f"--weights is for a model that is named, and {what} has its own: leave out one of the two")
         if self.pretrained:
             return make_named(what, pretrained=True)
         return load_trained(what, self.weights)
@@ -127,7 +134,7 @@ class Linearize:
     def _lesson(self, trained: "Trained", now: "Linearize") -> "Lesson":
         """What to do; where pictures are read from and by how many may be said anew."""
         from ..tasks.linear_run import Lesson
-        from ..training.recipe import AugmentPart, check
+        from ..training.recipe import AugmentPart
         from ..training.run_folder import RunFolder
 
         run = RunFolder(Path(self.model)).recipe() if self.model and Path(self.model).is_dir() else None
@@ -146,7 +153,7 @@ class Linearize:
             augment = replace(augment, auto="", scale=AugmentPart().scale)
         swapped = {"mixer": self.mixer, "kernel": self.kernel, "local": self.local, "only": self.only}
         swapped = {name: value for name, value in swapped.items() if value is not None}
-        lesson = Lesson(
+        return Lesson(
             data,
             augment,
             {**swapped, **({"keep_windows": True} if self.keep_windows else {})},
@@ -155,9 +162,8 @@ class Linearize:
             self.rates,
             self.batch,
             self.seed,
+            self.unlabelled,
         )
-        check(lesson.recipe(trained.name, "new", 1, None))
-        return lesson
 
     def _remember(self, out: Path) -> None:
         """Keep what was asked, for a run that goes on."""
@@ -165,8 +171,8 @@ class Linearize:
 
         prepare_folder(out)
         kept = {name: value for name, value in vars(self).items() if name not in ("out", "resume", "json", "device", "workers")}
-        kept["model"] = str(Path(self.model).resolve()) if self.model and Path(self.model).exists() else self.model
-        kept["weights"] = None if self.weights is None else str(self.weights.resolve())
+        kept["model"], weights = _absolute(self.model), _absolute(self.weights)
+        kept["weights"] = None if weights is None else str(weights)
         write_whole(out / LESSON, (json.dumps(kept, indent=1) + "\n").encode())
 
     def _remembered(self, out: Path) -> "Linearize":
@@ -181,11 +187,11 @@ class Linearize:
         except (ValueError, KeyError, TypeError) as error:
             raise ValueError(f"{path} cannot be read: {error}") from error
         usual = Linearize()
-        free = ("out", "resume", "json", "device", "workers", "data", "root", "skip_bad", "model", "weights")
+        free = ("out", "resume", "json", "device", "workers", "data", "root", "skip_bad")
         changed = [
             f"--{name.replace('_', '-')} {getattr(self, name)}"
             for name in vars(usual)
-            if name not in free and getattr(self, name) not in (getattr(usual, name), getattr(before, name))
+            if name not in free and _absolute(getattr(self, name)) not in (getattr(usual, name), getattr(before, name))
         ]
         if changed:
             raise ValueError(f"{out} was begun with other options than {', '.join(changed)}: leave them out, or begin anew")
@@ -203,17 +209,14 @@ class Linearize:
             print_record(record, whole, out, drawn)
 
 
+def _absolute(value: Any) -> Any:
+    """A path that is there as a whole one, in the kind that it came in; all else as it is."""
+    there = isinstance(value, str | Path) and Path(value).exists()
+    return type(value)(Path(value).resolve()) if there else value
+
+
 def _as_teacher(trained: "Trained") -> "Teacher":
     from ..tasks.linearize import Teacher
 
     classes = trained.classes if int(getattr(trained.model, "num_classes", 0)) else ()
     return Teacher(trained.model, trained.name, trained.arguments, classes)
-
-
-def teacher_report(teacher: "Teacher", lesson: "Lesson") -> str:
-    """What swapping does to this model."""
-    from copy import deepcopy
-
-    from ..models.swap import swap
-
-    return str(swap(deepcopy(teacher.model), **lesson.swapped))

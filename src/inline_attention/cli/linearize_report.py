@@ -20,7 +20,9 @@ def taught_in(record: dict[str, Any], teacher: Path | None) -> dict[str, Any]:
     path = None if teacher is None else teacher / "result.json"
     if path is None or not path.is_file():
         return {"seconds": seconds}
-    before = float(json.loads(path.read_text())["seconds"])
+    before = json.loads(path.read_text()).get("seconds")
+    if before is None:
+        return {"seconds": seconds}
     return {"seconds": seconds, "teacher_seconds": before, "share_of_teacher_seconds": seconds / before}
 
 
@@ -50,4 +52,7 @@ def print_record(record: dict[str, Any], whole: dict[str, Any], out: Path, drawn
     if said:
         console.print(", ".join(said), highlight=False)
     console.print(f"Written: {out}/best.safetensors, linearize.json, {drawn.name}", highlight=False, soft_wrap=True)
-    console.print(f"Use it: inline predict PICTURES --model {shlex.quote(str(out))}", highlight=False, soft_wrap=True)
+    use = f"Use it: inline predict PICTURES --model {shlex.quote(str(out))}"
+    if not record["classes"]:
+        use = f"Use it: make {record['model']} anew, swap it with {record['swap']}, and load best.safetensors into it"
+    console.print(use, highlight=False, soft_wrap=True)

@@ -92,7 +92,10 @@ class Train:
     def _folder(self, name: str) -> Path:
         """The folder of the run: asked for, the newest, or a new one."""
         if self.resume:
-            return self.out or newest_run()
+            out = self.out or newest_run()
+            if (out / "lesson.json").is_file():
+                raise ValueError(f"{out} was made by inline linearize: go on by `inline linearize --out {out} --resume`")
+            return out
         if self.out is not None:
             if (self.out / "recipe.toml").exists() and int(os.environ.get("RANK", "0")) == 0:
                 raise ValueError(f"{self.out} holds a run: go on with --resume, or choose another --out")

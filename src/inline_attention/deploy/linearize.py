@@ -118,7 +118,7 @@ def answer(model: Any, pictures: Tensor) -> Tensor:
     if getattr(model, "num_classes", 1):
         return model(pictures)
     features: Tensor = model.forward_features(pictures)
-    return features.permute(0, 2, 3, 1) if features.ndim == 4 and features.shape[1] == model.num_features else features
+    return features.permute(0, 2, 3, 1) if features.ndim == 4 and getattr(model, "output_fmt", "NCHW") == "NCHW" else features
 
 
 def learn(teacher: nn.Module, student: nn.Module, names: Sequence[str], what: str) -> int:

@@ -23,7 +23,7 @@ class TokenGrid:
     It is a forward pre-hook of the patch embedding. Copies, by `copy.deepcopy` or `pickle`, begin without a picture.
 
     Args:
-        num_prefix_tokens: how many tokens the model puts before the grid; None for as many as there are over.
+        num_prefix_tokens: how many tokens the model puts before the grid; None if no one knows, and then there must be none.
     """
 
     def __init__(self, num_prefix_tokens: int | None = None) -> None:
@@ -40,7 +40,10 @@ class TokenGrid:
         """Note the size of the pictures that the embedding is about to cut into patches."""
         pictures = inputs[0] if inputs else next(iter(options.values()))
         height, width = pictures.shape[-2:]
-        if hasattr(embedding, "dynamic_feat_size"):
+        if getattr(embedding, "dynamic_img_pad", False):  # as whole numbers, which an exported graph can keep
+            down, across = to_2tuple(embedding.patch_size)
+            self.grid = ((height + down - 1) // down, (width + across - 1) // across)
+        elif hasattr(embedding, "dynamic_feat_size"):
             self.grid = tuple(embedding.dynamic_feat_size((height, width)))
         else:
             patch = to_2tuple(embedding.patch_size)
@@ -62,8 +65,8 @@ class TokenGrid:
         """
         grid = self._of_an_earlier_picture(tokens, mixer) if _goes_backward() else self.grid
         if grid is not None:
-            prefix = tokens - prod(grid) if self.num_prefix_tokens is None else self.num_prefix_tokens
-            if prefix >= 0 and prefix + prod(grid) == tokens:
+            prefix = self.num_prefix_tokens or 0
+            if prefix + prod(grid) == tokens:
                 self._await(tokens, grid)
                 return grid, prefix
         if not mixer.local_parts():

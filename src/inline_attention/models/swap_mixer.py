@@ -83,6 +83,8 @@ class MixerMaker:
 def stacked(*parts: tuple[nn.Linear, slice]) -> nn.Linear:
     """One linear map out of some rows of others; it learns if one of them does."""
     first = parts[0][0]
+    if any((linear.bias is None) != (first.bias is None) for linear, _ in parts):
+        raise Hindrance("only some of its projections have a bias")
     made = nn.Linear(first.in_features, 1, bias=first.bias is not None, device="meta")
     for name in ("weight", "bias"):
         rows = [(getattr(linear, name), some) for linear, some in parts]

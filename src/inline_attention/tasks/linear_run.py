@@ -6,24 +6,29 @@ The folder holds a run of its own for each phase, and, when all are done, `best.
 import json
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
+from ..deploy.verify import see_that_it_takes
+from ..training import recipe as recipes
 from ..training.checkpoint import write_whole
 from ..training.engine import Report
 from ..training.launch import make_accelerator
 from ..training.loader import worker_count
-from ..training.recipe import AugmentPart, DataPart, ModelPart, OptimPart, Recipe, RunPart, SchedulePart
+from ..training.recipe import AugmentPart, DataPart, ModelPart, OptimPart, Recipe, RunPart, SchedulePart, to_inline
 from ..training.run_folder import RunFolder
+from ..training.source import Source
 from ..training.train import score_held_out, train
 from .linearize import PHASES, Linearize, Teacher
 
 SHARES = (0.1, 0.3, 0.6)
 """Of all steps, for each phase."""
 BEFORE, RECORD = "before.json", "linearize.json"
+TOLD_OTHERWISE = ("num_classes", "in_chans", "img_size", "swap")
+"""Arguments of models that follow from the data, or are not timm's."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +43,7 @@ class Lesson:
         rates: highest learning rate of each phase, at this batch.
         batch: pictures a step.
         seed: of what is new, order and augmentation.
+        unlabelled: take all pictures below the folder, whatever folders they are in.
     """
 
     data: DataPart
@@ -48,6 +54,7 @@ class Lesson:
     rates: tuple[float, float, float] = (1e-3, 1e-3, 5e-4)
     batch: int = 64
     seed: int = 0
+    unlabelled: bool = False
 
     def lengths(self, pictures: int) -> tuple[int, ...]:
         """Steps of each phase."""
@@ -56,11 +63,20 @@ class Lesson:
         whole = self.epochs * pictures / self.batch
         return tuple(max(1, round(share * whole)) for share in SHARES)
 
-    def recipe(self, name: str, phase: str, steps: int, weights: Path | None) -> Recipe:
-        """One phase, as a run."""
+    def task(self, teacher: Teacher, phase: str, steps: int, weights: Path | None = None) -> Linearize:
+        """One phase."""
+        return Linearize(self._recipe(teacher, phase, steps, weights), teacher, self.swapped, phase, unlabelled=self.unlabelled)
+
+    def _recipe(self, teacher: Teacher, phase: str, steps: int, weights: Path | None) -> Recipe:
         rate = self.rates[PHASES.index(phase)]
+        said = {name: value for name, value in teacher.arguments.items() if name not in TOLD_OTHERWISE}
         return Recipe(
-            model=ModelPart(name=name, weights=None if weights is None else str(weights)),
+            model=ModelPart(
+                name=teacher.name,
+                args=to_inline(said),
+                swap=to_inline(self.swapped),
+                weights=None if weights is None else str(weights),
+            ),
             data=self.data,
             augment=self.augment,
             optim=OptimPart(
@@ -93,15 +109,16 @@ def linearize(
     Returns:
         The record, which is also in `linearize.json`; None if it was stopped before the end.
     """
-    teacher.model.eval().requires_grad_(False)
-    first = Linearize(lesson.recipe(teacher.name, PHASES[0], 1, None), teacher, lesson.swapped, PHASES[0])
-    source = first.open()
+    source = check(teacher, lesson)
+    out = out.resolve()
+    out.mkdir(parents=True, exist_ok=True)
     lengths = lesson.lengths(len(source.train))
+    first = lesson.task(teacher, PHASES[0], 1)
     before = _before(first, out, report, device)
     phases = []
     weights: Path | None = None
     for phase, steps in zip(PHASES, lengths, strict=True):
-        task = Linearize(lesson.recipe(teacher.name, phase, steps, weights), teacher, lesson.swapped, phase)
+        task = lesson.task(teacher, phase, steps, weights)
         changing = task.learning()
         if not steps or not changing:
             report.say(f"{phase}: nothing to do")
@@ -109,7 +126,12 @@ def linearize(
         folder = out / f"{PHASES.index(phase) + 1}-{phase}"
         if not (folder / "result.json").is_file():
             report.say(f"{phase}: {steps:,} steps, {changing:,} parameters learn")
-            resume = (folder / "recipe.toml").is_file()
+            resume = any((folder / "checkpoints").glob("step-*"))
+            if resume:  # by the weights that it began with, wherever the folder was then
+                begun = RunFolder(folder).recipe().model.weights
+                task.recipe = replace(task.recipe, model=replace(task.recipe.model, weights=begun))
+            elif folder.exists():  # killed before there was anything to go on from
+                shutil.rmtree(folder)
             outcome = train(task, folder, resume=resume, report=report, stop=stop, device=device)
             if not outcome.finished:
                 return None
@@ -117,13 +139,14 @@ def linearize(
         phases.append({"phase": phase, "steps": steps, "parameters": changing, **_numbers(found, "seconds")})
         weights = folder / "best.safetensors"
     if weights is None:
-        raise ValueError(f"nothing learned: the steps of the phases are {lengths}")
+        raise ValueError(f"nothing learned: no parameter is new, and the steps of the phases are {lengths}")
     shutil.copyfile(weights.parent / "recipe.toml", out / "recipe.toml")
     write_whole(out / "best.safetensors", weights.read_bytes())
     record = {
         "model": teacher.name,
         "swap": lesson.swapped,
         "pictures": {"source": lesson.data.source, "training": len(source.train), "held_out": len(source.val)},
+        "classes": len(teacher.classes),
         "labelled": first.labelled,
         **before,
         "phases": phases,
@@ -132,12 +155,33 @@ def linearize(
     return record
 
 
+def check(teacher: Teacher, lesson: Lesson) -> Source:
+    """Raise, before anything is written, for what would fail later; the pictures."""
+    teacher.model.eval().requires_grad_(False)
+    recipes.check(lesson.task(teacher, PHASES[0], 1).recipe)
+    see_that_it_takes(teacher.model, lesson.data.channels, [lesson.data.size])
+    source = lesson.task(teacher, PHASES[0], 1).open()
+    if len(source.train) < lesson.batch:
+        raise ValueError(
+            f"{len(source.train)} pictures to learn from do not fill a batch of {lesson.batch}: take a smaller one"
+        )
+    lengths = lesson.lengths(len(source.train))
+    if not any(steps and lesson.task(teacher, phase, 1).learning() for phase, steps in zip(PHASES, lengths, strict=True)):
+        raise ValueError(f"nothing learned: the steps of the phases are {lengths}, and phases without new parameters need none")
+    return source
+
+
 def _before(task: Linearize, out: Path, report: Report, device: str) -> dict[str, Any]:
     """The teacher, and the student when it has learned nothing yet; looked at once, and kept."""
     path = out / BEFORE
-    if path.is_file():
-        return dict(json.loads(path.read_text()))
     source = task.open()
+    identity = {"pictures": source.fingerprint(), "teacher": task.teacher.digest()}
+    if path.is_file():
+        kept = dict(json.loads(path.read_text()))
+        for what, was in kept.pop("begun_with").items():
+            if was != identity[what]:
+                raise ValueError(f"{out} was begun with other weights or pictures ({what}): begin anew with another --out")
+        return kept
     accelerator = make_accelerator(task.recipe.run, device, [], out)
     workers = worker_count(task.recipe.data.workers, 1, len(source.val))
     found = {}
@@ -146,7 +190,7 @@ def _before(task: Linearize, out: Path, report: Report, device: str) -> dict[str
         on_device: nn.Module = model.to(accelerator.device)
         score = score_held_out(on_device, task, source, accelerator, task.recipe.optim.batch, workers, report)
         found[name] = {**score.numbers, **score.details}
-    RunFolder(out).write(BEFORE, json.dumps(found) + "\n")
+    RunFolder(out).write(BEFORE, json.dumps({**found, "begun_with": identity}) + "\n")
     return found
 
 

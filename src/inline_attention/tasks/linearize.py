@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -19,7 +20,7 @@ from ..training.create import make_model
 from ..training.loader import Batch
 from ..training.randomness import Purpose, reseed
 from ..training.recipe import Recipe
-from ..training.source import Source, open_unlabelled
+from ..training.source import Source, by_folder, open_unlabelled
 from ..training.task import Meter
 
 PHASES = ("new", "all", "distil")
@@ -40,6 +41,14 @@ class Teacher:
     classes: tuple[str, ...]
     """What its outputs are called; none for a model that gives features."""
 
+    def digest(self) -> str:
+        """A hash of its weights."""
+        found = blake2b(digest_size=16)
+        for name, tensor in sorted(self.model.state_dict().items()):
+            found.update(name.encode())
+            found.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
+        return found.hexdigest()
+
     def student(self, swapped: Mapping[str, Any]) -> tuple[nn.Module, list[str]]:
         """A copy with another attention, and the names of what was swapped."""
         model = deepcopy(self.model)
@@ -53,37 +62,39 @@ class Linearize(Classify):
         recipe: as for every task; its model is the teacher's.
         teacher: is not changed.
         swapped: arguments of `swap`.
-        phase: a name from `PHASES`. All but the first begin with the weights that the recipe names.
+        phase: a name from `PHASES`. It begins with the weights that the recipe names, or else with the teacher's.
+        unlabelled: take all pictures below the folder, whatever folders they are in.
     """
 
     columns: ClassVar[Mapping[str, str]] = {"agreement": "agreement %", "top1": "top-1 %", "error": "attention error"}
 
-    def __init__(self, recipe: Recipe, teacher: Teacher, swapped: Mapping[str, Any], phase: str) -> None:
+    def __init__(
+        self, recipe: Recipe, teacher: Teacher, swapped: Mapping[str, Any], phase: str, *, unlabelled: bool = False
+    ) -> None:
         super().__init__(recipe)
-        self.teacher, self.swapped, self.phase = teacher, dict(swapped), phase
+        self.teacher, self.swapped, self.phase, self.unlabelled = teacher, dict(swapped), phase, unlabelled
         reseed(recipe.run.seed, Purpose.WEIGHTS)
         self.fresh, self.names = teacher.student(swapped)
         self.labelled = False
 
     @override
     def open(self) -> Source:
-        """Pictures in class folders, or in any others: what is not the teacher's class is no class."""
-        try:
-            found = super().open()
-        except ValueError:
-            if not Path(self.recipe.data.source).is_dir():
-                raise
-            found = open_unlabelled(self.recipe.data)
-        self.labelled = bool(self.teacher.classes) and found.classes == self.teacher.classes
+        """Pictures in class folders, or all below a folder without any; what is not the teacher's class is no class."""
+        folder = Path(self.recipe.data.source).expanduser()
+        flat = folder.is_dir() and not any(entry.is_dir() for entry in folder.iterdir() if not entry.name.startswith("."))
+        found = open_unlabelled(self.recipe.data) if flat or self.unlabelled else super().open()
+        known = by_folder(self.teacher.classes, found.classes)
+        self.labelled = bool(known) and found.classes == known
         return replace(found, classes=self.teacher.classes or ("all",))
 
     @override
     def creation(self, classes: int) -> tuple[str, dict[str, Any]]:
-        return self.teacher.name, {**self.teacher.arguments, "swap": self.swapped}
+        before = self.teacher.arguments.get("swap", [])
+        return self.teacher.name, {**self.teacher.arguments, "swap": [*before, self.swapped]}
 
     @override
     def make(self, name: str, arguments: dict[str, Any], classes: int) -> nn.Module:
-        student = deepcopy(self.fresh) if self.phase == PHASES[0] else make_model(name, arguments)
+        student = deepcopy(self.fresh) if self.recipe.model.weights is None else make_model(name, arguments)
         learn(self.teacher.model, student, self.names, self.phase)
         return student
 

@@ -21,7 +21,7 @@ def creation(recipe: Recipe, classes: int) -> tuple[str, dict[str, Any]]:
     if part.drop_path:
         arguments["drop_path_rate"] = part.drop_path
     if part.swap:
-        arguments["swap"] = swap_arguments(part)
+        arguments["swap"] = [swap_arguments(part)]
     configuration = get_pretrained_cfg(part.name, allow_unregistered=True)
     if part.name.startswith("inline_") or (configuration and configuration.fixed_input_size):
         arguments["img_size"] = data.size
@@ -33,13 +33,13 @@ def make_model(name: str, arguments: Mapping[str, Any]) -> nn.Module:
 
     Args:
         name: one that timm knows.
-        arguments: of `timm.create_model`; under 'swap' those of `swap`, for a model that gets another attention.
+        arguments: of `timm.create_model`; under 'swap' a list of those of `swap`, for a model that gets another attention.
     """
     given = dict(arguments)
-    asked = given.pop("swap", None)
+    swaps = given.pop("swap", [])
     try:
         model: nn.Module = create_model(name, **given)
-        if asked is not None:
+        for asked in swaps:
             swap(model, **asked)
     except (TypeError, RuntimeError, AssertionError) as error:
         raise ValueError(f"{name} cannot be made: {first_line(error)}") from error

@@ -1,6 +1,7 @@
 """A recipe: everything that decides what a run computes. TOML files hold it, options of the command change it."""
 
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from difflib import get_close_matches
 from importlib.resources import files
@@ -377,6 +378,11 @@ def _inline_table(text: str, name: str, like: str) -> dict[str, Any]:
     except tomllib.TOMLDecodeError as error:
         raise ValueError(f"{name} must be like {like}, got {text!r}: {error}") from error
     return table
+
+
+def to_inline(table: Mapping[str, Any]) -> str:
+    """Arguments as 'model.args' and 'model.swap' have them."""
+    return ", ".join(f"{name}={_literal(tuple(v) if isinstance(v, list) else v)}" for name, v in table.items() if v is not None)
 
 
 def changes(old: Recipe, new: Recipe) -> list[str]:

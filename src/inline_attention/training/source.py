@@ -2,6 +2,7 @@
 
 import gzip
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from hashlib import blake2b
@@ -9,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from timm.data import add_img_extensions, create_dataset, create_reader, is_img_extension
+from timm.data import ImageNetInfo, add_img_extensions, create_dataset, create_reader, is_img_extension
 
 from ..plain.wording import first_line
 from .pictures import ArrayPictures, Chosen, DatasetPictures, FilePictures, Pictures, ReaderPictures, Stream
@@ -158,6 +159,13 @@ def open_pictures(root: Path, classes: tuple[str, ...]) -> Pictures:
     if not root.exists():
         raise ValueError(f"there is no folder {root}")
     return _pictures(root, classes)[0]
+
+
+def by_folder(classes: tuple[str, ...], found: Sequence[str]) -> tuple[str, ...]:
+    """Class folders' names in a model's order. ImageNet's folders are called by their WordNet numbers."""
+    if len(classes) != 1000 or classes[0] in found or not any(name.startswith("n0") for name in found):
+        return classes
+    return tuple(ImageNetInfo().label_names())
 
 
 def open_unlabelled(data: DataPart) -> Source:

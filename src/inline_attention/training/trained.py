@@ -67,14 +67,16 @@ def make_named(name: str, *, pretrained: bool = False, seed: int = 0) -> Trained
     torch.manual_seed(seed)
     ours = name.startswith("inline_")
     asked: dict[str, Any] = {"pretrained": True} if pretrained else {}
-    arguments: dict[str, Any] = {"img_size": 224} if ours else {"dynamic_img_size": True}
-    try:
-        model = make_model(name, {**asked, **arguments})
-    except ValueError:
-        if ours:
-            raise
-        arguments = {}
-        model = make_model(name, asked)
+    tries: list[dict[str, Any]] = [{"img_size": 224}]
+    if not ours:
+        tries = [{"dynamic_img_size": True, "dynamic_img_pad": True}, {"dynamic_img_size": True}, {}]
+    for arguments in tries:
+        try:
+            model = make_model(name, {**asked, **arguments})
+            break
+        except ValueError:
+            if arguments is tries[-1]:
+                raise
     data = _data({}, model)
     said = "weights of timm's hub" if pretrained else f"untrained, seed {seed}"
     classes = _classes({}, int(getattr(model, "num_classes", 0)))
