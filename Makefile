@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: help demo test check site format bench clean
+.PHONY: help demo test slow check site format bench clean
 
 help:  ## this list
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -20,6 +20,9 @@ demo: $(VENV)/.ready  ## train a small model on digits: a table, a curve, an att
 test: $(VENV)/.ready  ## run the tests
 	$(BIN)/python -m pytest --numprocesses 2 --quiet
 
+slow: $(VENV)/.ready  ## the tests that take long: every published model exported
+	$(BIN)/python -m pytest --numprocesses 2 --quiet -m slow
+
 check: $(VENV)/.ready  ## lint, format and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -33,7 +36,7 @@ format: $(VENV)/.ready  ## let ruff mend what it can
 	$(BIN)/ruff format .
 
 bench: $(VENV)/.ready  ## measure everything against its rivals; writes benchmarks/results/
-	for bench in layer models resolution stream dense; do $(BIN)/inline bench $$bench --out benchmarks/results || exit 1; done
+	for bench in layer models resolution stream dense export; do $(BIN)/inline bench $$bench --out benchmarks/results || exit 1; done
 
 clean:  ## take away what the targets made
 	rm -rf $(VENV) build dist site .mypy_cache .pytest_cache .ruff_cache

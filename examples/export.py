@@ -12,7 +12,9 @@ from inline_attention.deploy.export import export
 
 torch.manual_seed(0)
 model = timm.create_model("inline_deit_nano", depth=2, num_classes=3).eval()
-facts = {"model": "inline_deit_nano", "classes": ["cat", "dog", "pelican"], "data": {"channels": 3, "size": [32, 32]}}
+view = {"size": [32, 32], "channels": 3, "view": "squash", "crop": 1.0, "interpolation": "bicubic"}
+data = {**view, "mean": [0.5, 0.5, 0.5], "std": [0.25, 0.25, 0.25]}
+facts = {"model": "inline_deit_nano", "classes": ["cat", "dog", "pelican"], "data": data}
 
 with tempfile.TemporaryDirectory() as folder:
     path = Path(folder) / "pets.onnx"

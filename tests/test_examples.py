@@ -17,7 +17,7 @@ SHOWN = {
     "attention_layer.py": r"volume +\(4, 7, 7\) +\(2, 196, 64\) -> \(2, 196, 64\)\npadding has no influence: True\n",
     "classify.py": r"epoch 3: loss 0\.\d+, (8[5-9]|9\d)\.\d % of 360 held-out digits\n$",
     "compare_mixers.py": r"tokens +256 +1,024 +4,096 .*\nsoftmax .* ms .*\ninline .* ms .*\n.* [\d.]+ times as fast\.\n",
-    "export.py": r"pets\.json pets\.onnx\n4 comparisons; within 1e-04: True\n(.*as the model: True\n){2}$",
+    "export.py": r"pets\.onnx pets\.onnx\.json\n4 comparisons; within 1e-04: True\n(.*as the model: True\n){2}$",
     "features.py": r"\(101, 67\) -> \[\(51, 34\), .* -> \(1, 5, 101, 67\)\n(.*\n)+.*gradients reach every parameter: True\n",
     "hub_folder.py": r"README\.md .*\nconfig\.json .*\nmodel\.safetensors .*\n.*\nthe same outputs, bit for bit: True\n",
     "large_picture.py": r"24,577 tokens, 2,000 at a time\ndiffers .* of the largest: exact\n",

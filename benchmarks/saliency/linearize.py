@@ -113,14 +113,15 @@ def draw(models: dict[str, SaliencyViT], pets: Path, path: Path, count: int = 5)
     pictures = Pets(pets, pet_names(pets, "test", count), SIDE, MEAN, STD)
     figure = Figure(figsize=(2 * (2 + len(models)), 2 * count), layout="constrained")
     axes = figure.subplots(count, 2 + len(models), squeeze=False)
-    for row, (pixels, trimap) in zip(axes, pictures, strict=False):
+    for number, row in enumerate(axes):
+        pixels, trimap = pictures[number]
         shown = (pixels.permute(1, 2, 0) * torch.tensor(STD) + torch.tensor(MEAN)).clamp(0, 1)
         images = {"picture": shown, "trimap": (trimap[0] == 1).float() + 0.5 * (trimap[0] == 3)}
         images |= {name: model(pixels[None])[0, 0] for name, model in models.items()}
         for axis, (name, image) in zip(row, images.items(), strict=True):
             axis.imshow(image, cmap="gray", vmin=0, vmax=1)
             axis.set_axis_off()
-            if row is axes[0]:
+            if number == 0:
                 axis.set_title(name, fontsize=10)
     figure.savefig(path, dpi=80)
 

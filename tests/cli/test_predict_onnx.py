@@ -41,7 +41,7 @@ def here(tmp_path_factory):
 
 def expected(folder: Path, picture: Path) -> dict[str, float]:
     """What onnxruntime says in this process."""
-    view = read_description(folder / "model.json").view
+    view = read_description(folder / "model.onnx.json").view
     (logits,) = onnxruntime.InferenceSession(folder / "model.onnx").run(
         None, {"pictures": view(Image.open(picture).convert("RGB"))[None]}
     )
@@ -61,7 +61,7 @@ def test_the_output_is_that_of_predict(here, capsys, more):
     """Folders, files and numbers: torch and onnxruntime tell the same."""
     words = (str(here / "pictures"), str(here / "pictures" / "d.bmp"))
     asked = parse([*words, "--onnx", str(here / "model.onnx"), *more])
-    view = read_description(here / "model.json").view
+    view = read_description(here / "model.onnx.json").view
     data = DataPart(size=view.size, mean=view.mean, std=view.std, crop=view.crop)
     same = {name: getattr(asked, name) for name in ("pictures", "top", "batch", "skip_bad", "json")}
     Predict(**same)._resize(Trained(Small(), "small", tuple(CLASSES), data, ""), torch.device("cpu"))
@@ -161,8 +161,8 @@ BAD = {
     "no such picture": (["nowhere", "--onnx", "HERE/model.onnx"], "there is no picture nowhere"),
     "empty folder": (["HERE/empty", "--onnx", "HERE/model.onnx"], "HERE/empty holds no pictures"),
     "no picture": (
-        ["HERE/model.json", "--onnx", "HERE/model.onnx"],
-        "HERE/model.json cannot be read: not a picture (--skip-bad goes on)",
+        ["HERE/model.onnx.json", "--onnx", "HERE/model.onnx"],
+        "HERE/model.onnx.json cannot be read: not a picture (--skip-bad goes on)",
     ),
     "cut picture": (["HERE/cut.png", "--onnx", "HERE/model.onnx"], "HERE/cut.png cannot be read: "),
     "top": (["PICTURE", "--onnx", "HERE/model.onnx", "--top", "0"], "--batch and --top must be positive, got 16 and 0"),
@@ -173,14 +173,14 @@ BAD = {
     "misspelt": (["PICTURE", "--onnx", "HERE/model.onnx", "--jsn"], "unknown option --jsn (did you mean --json?)"),
     "abbreviated": (["PICTURE", "--onnx", "HERE/model.onnx", "--skip"], "unknown option --skip (did you mean --skip-bad?)"),
     "no such file": (["PICTURE", "--onnx", "nowhere.onnx"], "there is no file nowhere.onnx"),
-    "other kind": (["PICTURE", "--onnx", "HERE/model.json"], "an ONNX file ends in .onnx, got HERE/model.json"),
+    "other kind": (["PICTURE", "--onnx", "HERE/model.onnx.json"], "an ONNX file ends in .onnx, got HERE/model.onnx.json"),
     "folder": (["PICTURE", "--onnx", "HERE"], "an ONNX file ends in .onnx, got HERE"),
-    "no description": (["PICTURE", "--onnx", "HERE/alone.onnx"], "there is no HERE/alone.json, which says "),
+    "no description": (["PICTURE", "--onnx", "HERE/alone.onnx"], "there is no HERE/alone.onnx.json, which says "),
     "cut file": (
         ["PICTURE", "--onnx", "HERE/cut.onnx"],
-        "HERE/cut.onnx is not the file that cut.json describes: truncated, or replaced",
+        "HERE/cut.onnx is not the file that cut.onnx.json describes: truncated, or replaced",
     ),
-    "cut description": (["PICTURE", "--onnx", "HERE/half.onnx"], "HERE/half.json is not JSON, perhaps it is truncated: "),
+    "cut description": (["PICTURE", "--onnx", "HERE/half.onnx"], "HERE/half.onnx.json is not JSON, perhaps it is truncated: "),
     "no ONNX": (["PICTURE", "--onnx", "HERE/text/model.onnx"], "HERE/text/model.onnx cannot be opened as ONNX: "),
     "classes": (["PICTURE", "--onnx", "HERE/five/model.onnx"], "HERE/five/model.onnx: the output ['batch', 5] does not fit "),
 }
@@ -190,7 +190,7 @@ BAD = {
 def bad(here, tmp_path_factory):
     """Files that are not what they should be."""
     folder = tmp_path_factory.mktemp("bad")
-    data, text = (here / "model.onnx").read_bytes(), (here / "model.json").read_text()
+    data, text = (here / "model.onnx").read_bytes(), (here / "model.onnx.json").read_text()
     for name, content, words in (
         ("model", data, text),
         ("alone", data, None),
@@ -199,7 +199,7 @@ def bad(here, tmp_path_factory):
     ):
         (folder / f"{name}.onnx").write_bytes(content)
         if words is not None:
-            (folder / f"{name}.json").write_text(words)
+            (folder / f"{name}.onnx.json").write_text(words)
     write(folder / "text", b"this is text")
     write(folder / "five", graph(output=("batch", 5)))
     (folder / "empty").mkdir()
@@ -294,7 +294,7 @@ def it_has_a_version_and_says_what_the_rest_needs(bare, here):
 def mistakes_end_in_one_line_there_too(bare, here):
     for words, message in (
         (["nowhere"], "there is no picture nowhere"),
-        (["model.json"], "model.json cannot be read: not a picture (--skip-bad goes on)"),
+        (["model.onnx.json"], "model.onnx.json cannot be read: not a picture (--skip-bad goes on)"),
         (["pictures", "--stream"], "--stream does not go with --onnx: leave it out"),
         (["pictures", "--tpo", "3"], "unknown option --tpo (did you mean --top?)"),
     ):

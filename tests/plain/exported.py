@@ -58,9 +58,9 @@ def description(data: bytes, *, channels: int = 3, **shown) -> dict:
 
 
 def write(folder: Path, data: bytes | None = None, about: dict | None = None) -> Path:
-    """model.onnx and model.json in a folder; the path of the first."""
+    """model.onnx and model.onnx.json in a folder; the path of the first."""
     folder.mkdir(parents=True, exist_ok=True)
     data = graph() if data is None else data
     (folder / "model.onnx").write_bytes(data)
-    (folder / "model.json").write_text(json.dumps(description(data) if about is None else about))
+    (folder / "model.onnx.json").write_text(json.dumps(description(data) if about is None else about))
     return folder / "model.onnx"

@@ -63,12 +63,12 @@ def complaint(file, **arguments) -> str:
 def test_files_that_are_not_there(tmp_path):
     file = tmp_path / "model.onnx"
     assert complaint(file) == f"there is no file {file}"
-    assert complaint(tmp_path / "model.json") == f"an ONNX file ends in .onnx, got {tmp_path / 'model.json'}"
+    assert complaint(tmp_path / "model.onnx.json") == f"an ONNX file ends in .onnx, got {tmp_path / 'model.onnx.json'}"
     file.mkdir()
     assert complaint(file) == f"there is no file {file}"
     file.rmdir()
     file.write_bytes(graph())
-    assert complaint(file).startswith(f"there is no {tmp_path / 'model.json'}, which says ")
+    assert complaint(file).startswith(f"there is no {tmp_path / 'model.onnx.json'}, which says ")
 
 
 def test_another_file_than_the_one_described(tmp_path):
@@ -76,7 +76,7 @@ def test_another_file_than_the_one_described(tmp_path):
     file = write(tmp_path, data)
     for other in (data[:-10], b"", graph(weights=2 * matrix())):
         file.write_bytes(other)
-        assert complaint(file) == f"{file} is not the file that model.json describes: truncated, or replaced"
+        assert complaint(file) == f"{file} is not the file that model.onnx.json describes: truncated, or replaced"
 
 
 @pytest.mark.parametrize("data", [b"", b"hello, world", graph()[:100]], ids=["empty", "text", "cut"])
@@ -99,18 +99,18 @@ def test_an_operator_that_onnxruntime_does_not_know(tmp_path, capfd):
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (graph(output=("batch", 5)), "the output ['batch', 5] does not fit ['any', 4] of model.json"),
+        (graph(output=("batch", 5)), "the output ['batch', 5] does not fit ['any', 4] of model.onnx.json"),
         (
             graph((1, 3, "height", "width"), output=(1, 4)),
-            "the input [1, 3, 'height', 'width'] does not fit ['any', 3, 32, 32] of model.json",
+            "the input [1, 3, 'height', 'width'] does not fit ['any', 3, 32, 32] of model.onnx.json",
         ),
         (
             graph(("batch", 3, 32, 48)),
-            "the input ['batch', 3, 32, 48] does not fit ['any', 3, 32, 32] of model.json",
+            "the input ['batch', 3, 32, 48] does not fit ['any', 3, 32, 32] of model.onnx.json",
         ),
         (
             graph(("batch", 1, "height", "width")),
-            "the input ['batch', 1, 'height', 'width'] does not fit ['any', 3, 32, 32] of model.json",
+            "the input ['batch', 1, 'height', 'width'] does not fit ['any', 3, 32, 32] of model.onnx.json",
         ),
     ],
     ids=["classes", "batch", "size", "channels"],

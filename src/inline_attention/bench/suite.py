@@ -8,8 +8,9 @@ from typing import Any, Protocol
 import torch
 from matplotlib.figure import Figure
 
-from . import dense_report, layer_report, models_report, resolution_report, streaming_report
+from . import dense_report, export_report, layer_report, models_report, resolution_report, streaming_report
 from .dense import DENSE_CASES, QUICK_DENSE_CASES, DenseCase, measure_dense
+from .export import EXPORT_CASES, QUICK_EXPORT_CASES, ExportCase, measure_export
 from .layer import LAYER_CASES, QUICK_LAYER_CASES, LayerCase, measure_layer
 from .models import MODEL_CASES, QUICK_MODEL_CASES, ModelCase, measure_model
 from .record import Record
@@ -80,5 +81,6 @@ BENCHES = {
         ),
         Bench("stream", StreamCase, STREAM_CASES, QUICK_STREAM_CASES, measure_stream, "product", streaming_report),
         Bench("dense", DenseCase, DENSE_CASES, QUICK_DENSE_CASES, measure_dense, "product", dense_report),
+        Bench("export", ExportCase, EXPORT_CASES, QUICK_EXPORT_CASES, measure_export, "product", export_report),
     )
 }  # fmt: skip

@@ -98,6 +98,18 @@ class BenchDense(BenchOptions):
 
 
 @dataclass(frozen=True)
+class BenchExport(BenchOptions):
+    """Run exported ONNX files in onnxruntime, 8 bits included, against torch and against softmax in both."""
+
+    seconds: float = 15.0
+    """How long to time the contenders of one case."""
+
+    def run(self) -> None:
+        """Measure, write, print."""
+        _run(self, "export")
+
+
+@dataclass(frozen=True)
 class BenchCompare:
     """Tell what got slower between two results of one bench.
 

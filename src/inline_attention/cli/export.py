@@ -80,7 +80,7 @@ class Export:
         from ..deploy.export import FORMATS, export
 
         suffix = FORMATS[self.format].suffix
-        low = "" if self.precision == "fp32" else f"-{self.precision}"
+        low = ("" if self.precision == "fp32" else f"-{self.precision}") + ("-aoti" if self.format == "aoti" else "")
         out = self.out or Path(f"{trained.name}{low}{suffix}")
         sizes = [_size(text) for text in self.sizes] or sizes_like(trained)
         prepare_folder(out.parent)
@@ -151,12 +151,13 @@ class Export:
 
     def _tell(self, trained: "Trained", found: Mapping[str, Any], out: Path) -> None:
         from ..deploy.export import FORMATS
+        from ..plain.description import description_of
 
         checked, judged = found["checked"], found["accuracy"]
         share = checked["of_largest_output"]
         rows = {
             "file": str(out),
-            "described in": str(out.with_suffix(".json")),
+            "described in": str(description_of(out)),
             "bytes": f"{found['bytes']:,}",
             "largest difference": f"{checked['largest_difference']:.1e} at {checked['at']}, {share:.1e} of the largest output",
         }

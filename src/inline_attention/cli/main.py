@@ -51,7 +51,7 @@ def _run(arguments: list[str]) -> None:
         AnalyzeRays,
     )
     from .analyze_report import AnalyzeReport
-    from .bench import BenchCompare, BenchDense, BenchLayer, BenchModels, BenchResolution, BenchStream
+    from .bench import BenchCompare, BenchDense, BenchExport, BenchLayer, BenchModels, BenchResolution, BenchStream
     from .convert import Convert
     from .eval import Eval
     from .explore import Explore
@@ -76,6 +76,7 @@ def _run(arguments: list[str]) -> None:
             | Annotated[BenchResolution, subcommand("resolution")]
             | Annotated[BenchStream, subcommand("stream")]
             | Annotated[BenchDense, subcommand("dense")]
+            | Annotated[BenchExport, subcommand("export")]
             | Annotated[BenchCompare, subcommand("compare")],
             subcommand("bench", description="How fast, compared with what one would use instead."),
         ]

@@ -20,7 +20,8 @@ SIDES = ("batch", "height", "width")
 def write_onnx(program: ExportedProgram, path: Path) -> None:
     """Translate and write.
 
-    torch notes in each node from which line of which file it came: that is taken out, as are the sizes of what is in between.
+    torch notes in each node from which line of which file it came: that is taken out, as are the sizes of what is in between,
+    and what the example said of batches and sides.
     """
     import onnx
 
@@ -37,10 +38,9 @@ def write_onnx(program: ExportedProgram, path: Path) -> None:
         raise ValueError(f"the graph needs operators that are not ONNX's own: {', '.join(sorted(foreign)) or 'functions'}")
     _name_sides(graph)
     del graph.graph.value_info[:]
-    del graph.metadata_props[:]
-    for node in graph.graph.node:
-        node.ClearField("metadata_props")
-        node.ClearField("doc_string")
+    for part in (graph, graph.graph, *graph.graph.node, *graph.graph.input, *graph.graph.output):
+        part.ClearField("metadata_props")
+        part.ClearField("doc_string")
     onnx.checker.check_model(graph)
     path.write_bytes(graph.SerializeToString())
 

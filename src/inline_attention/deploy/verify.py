@@ -10,6 +10,8 @@ from ..plain.wording import first_line
 
 TOLERANCE = 1e-4
 """Largest difference of an output of a float32 file."""
+SHARE = 1e-3
+"""The same as a share of the largest output, for models that say little."""
 BATCHES = (1, 2, 5)
 SIZES = ((224, 224), (256, 320), (160, 96))
 
@@ -25,6 +27,8 @@ class Case:
     """Largest, of all outputs."""
     scale: float
     """Largest output of the model."""
+    outputs: int
+    """How many it gives for a picture."""
 
     def __str__(self) -> str:
         return f"{self.batch} x {self.height} x {self.width}"
@@ -71,4 +75,4 @@ def compare(
             if not torch.isfinite(expected).all() or not torch.isfinite(got).all():
                 whose = "file" if torch.isfinite(expected).all() else "model"
                 raise FloatingPointError(f"at {here} the {whose} gives numbers that are not finite: not written")
-            yield Case(batch, height, width, difference, float(expected.abs().max()))
+            yield Case(batch, height, width, difference, float(expected.abs().max()), expected.shape[-1])

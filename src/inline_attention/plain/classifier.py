@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .description import Description, read_description
+from .description import Description, description_of, read_description
 from .wording import first_line
 
 FATAL = 4
@@ -29,7 +29,7 @@ class OnnxClassifier:
 
     @classmethod
     def open(cls, file: str | Path, providers: Sequence[str] = ("CPUExecutionProvider",)) -> "OnnxClassifier":
-        """`model.onnx`, described by `model.json` beside it.
+        """`model.onnx`, described by `model.onnx.json` beside it.
 
         Args:
             file: the ONNX file.
@@ -40,7 +40,7 @@ class OnnxClassifier:
             raise ValueError(f"an ONNX file ends in .onnx, got {file}")
         if not file.is_file():
             raise ValueError(f"there is no file {file}")
-        beside = file.with_suffix(".json")
+        beside = description_of(file)
         description = read_description(beside)
         if _digest(file) != description.sha256:
             raise ValueError(f"{file} is not the file that {beside.name} describes: truncated, or replaced")
@@ -116,7 +116,7 @@ def _check(session: Any, about: Description, file: Path) -> None:
     for kind, shape in shapes.items():
         rest = zip(shape[1:], wanted[kind][1:], strict=False)
         if len(shape) != len(wanted[kind]) or isinstance(shape[0], int) or any(isinstance(a, int) and a != b for a, b in rest):
-            raise ValueError(f"{file}: the {kind} {shape} does not fit {wanted[kind]} of {file.with_suffix('.json').name}")
+            raise ValueError(f"{file}: the {kind} {shape} does not fit {wanted[kind]} of {description_of(file).name}")
 
 
 def _reason(error: BaseException) -> str:

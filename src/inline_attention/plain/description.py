@@ -74,6 +74,11 @@ FIELDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
 """What must be there: in words, and as a test. Other fields are notes."""
 
 
+def description_of(file: Path) -> Path:
+    """Where a file is described: `model.onnx.json` beside `model.onnx`."""
+    return file.with_name(f"{file.name}.json")
+
+
 def read_description(path: Path) -> Description:
     """The JSON file, every field of it checked."""
     table = _table(path)

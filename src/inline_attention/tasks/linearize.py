@@ -106,7 +106,7 @@ class Linearize(Classify):
     def loss(self, model: nn.Module, batch: Batch, classes: int) -> Tensor:
         teacher = self.teacher.model.to(batch.pixels.device)
         if self.phase == "distil":
-            return distillation(teacher, model, batch.pixels)
+            return distillation(teacher, model, batch.pixels, self.names)
         pairs = pair_up(teacher, model, self.names)
         with torch.no_grad(), listening(pairs) as calls:
             teacher(batch.pixels)

@@ -1,0 +1,86 @@
+"""Ratios of made-up records, and a small bench with all contenders, whose files are what they are called."""
+
+from dataclasses import asdict
+from functools import partial
+
+import onnx
+import pytest
+import torch
+from timm.models import create_model
+
+from inline_attention.bench import export
+from inline_attention.bench.export import EXPORT_CASES, ExportCase, measure_export
+from inline_attention.bench.export_report import FORMS, draw, rows, sentences
+from inline_attention.bench.models import TWIN
+
+CPU = torch.device("cpu")
+
+
+def made_up(size, batch=1, errors=None, **milliseconds):
+    names = {name.replace("_", " "): 1e-3 * value for name, value in milliseconds.items()}
+    times = {name: {"best": value, "median": 1.5 * value, "rounds": 5} for name, value in names.items()}
+    case = asdict(ExportCase("a", TWIN, size, batch))
+    return {**case, "onnxruntime": "1.2", "forward": times, "memory": {}, "errors": errors or {}}
+
+
+def test_ratios_are_of_the_time_over_inlines():
+    record = made_up(448, inline=30, inline_onnx=20, int8_onnx=10, softmax_onnx=50, softmax=15)
+    assert [row[3:] for row in rows([record])] == [
+        ["InLine, torch", "30.0", "1.50", "1.00", "1.50"],
+        ["InLine, ONNX", "20.0", "1.50", "0.67", "1.00"],
+        ["InLine, ONNX int8", "10.0", "1.50", "0.33", "0.50"],
+        ["softmax, torch", "15.0", "1.50", "0.50", "0.75"],
+        ["softmax, ONNX", "50.0", "1.50", "1.67", "2.50"],
+    ]
+
+
+def test_sentences_say_where_it_loses_and_what_failed():
+    slow = made_up(224, 8, inline=10, inline_onnx=20, softmax_onnx=16, rival=18)
+    fast = made_up(448, inline=30, inline_onnx=20, int8_onnx=25, softmax_onnx=50, softmax=40, errors={"rival": "TypeError: no"})
+    assert sentences([slow, fast]) == [
+        "Files were run by onnxruntime 1.2",
+        "a at 224, batch 8: in ONNX 0.50 times as fast as in torch, 0.80 times as softmax in ONNX",
+        "a at 448, batch 1: in ONNX 1.50 times as fast as in torch, 2.50 times as softmax in ONNX",
+        "InLine, torch is faster than InLine, ONNX: a at 224, batch 8 (0.50)",
+        "InLine, ONNX int8 is faster than InLine, ONNX: nowhere",
+        "softmax, torch is faster than InLine, ONNX: nowhere",
+        "softmax, ONNX is faster than InLine, ONNX: a at 224, batch 8 (0.80)",
+        "timm's softmax, torch is faster than InLine, ONNX: a at 224, batch 8 (0.90)",
+        "Failed: rival of a at 448: TypeError: no",
+    ]
+    draw([slow, fast]).savefig("/dev/null", format="png")
+
+
+def test_the_cases_are_the_promised_ones():
+    there = [(case.size, case.batch) for case in EXPORT_CASES if case.model == "inline_deit_tiny"]
+    assert {(224, 1), (448, 1), (896, 1), (224, 8)} <= set(there)
+    assert {case.rival for case in EXPORT_CASES if case.model == "inline_deit_tiny"} == {"deit_tiny_patch16_224"}
+    assert len(set(EXPORT_CASES)) == len(EXPORT_CASES)
+
+
+def test_files_run_on_the_cpu_only():
+    with pytest.raises(ValueError, match=r"^bench export runs files in onnxruntime on the CPU, got --device meta$"):
+        measure_export(EXPORT_CASES[0], 0.01, torch.device("meta"))
+
+
+def test_a_small_case_has_all_contenders(monkeypatch):
+    """Files are made once for all sizes; softmax has one, 8 bits are 8 bits; a file that says something else is left out."""
+    export._file.cache_clear()
+    monkeypatch.setattr(export, "create_model", partial(create_model, depth=1))
+    for size in (32, 48):
+        record = measure_export(ExportCase("inline_deit_nano", "vit_tiny_patch16_224", size, 1), 0.01, CPU)
+        assert record["errors"] == {}
+        assert set(record["forward"]) == {*FORMS, "product"}
+    assert export._file.cache_info().misses == 3
+    kinds = {
+        name: {node.op_type for node in onnx.load_from_string(export._file("inline_deit_nano", *name)).graph.node}
+        for name in (("inline", "fp32"), ("inline", "int8"), ("softmax", "fp32"))
+    }
+    assert "MatMulInteger" in kinds["inline", "int8"] - kinds["inline", "fp32"]
+    assert "Softmax" in kinds["softmax", "fp32"] - kinds["inline", "fp32"]
+    monkeypatch.setattr(export, "_model", lambda name, mixer: create_model(name, depth=1, mixer=mixer).eval())  # drawn anew
+    record = measure_export(ExportCase("inline_deit_nano", TWIN, 32, 1), 0.01, CPU)
+    assert set(record["errors"]) == {"inline onnx", "softmax onnx"}
+    assert record["errors"]["inline onnx"].startswith("ValueError: the file differs by ")
+    assert "rival" not in record["forward"]
+    export._file.cache_clear()
