@@ -194,6 +194,7 @@ def bad(trained, tmp_path_factory):
     (here / "detector").mkdir()
     facts = {"model": "inline_pvt_nano", "arguments": {}, "task": {"name": "detect"}}
     save_file({"a": torch.zeros(1)}, here / "detector" / "best.safetensors", {"inline": json.dumps(facts)})
+    save_file(timm.create_model("vit_tiny_patch16_224", num_classes=3).state_dict(), here / "vit.safetensors")
     (here / "empty").mkdir()
     (here / "file.txt").write_text("no folder")
     return here
@@ -208,7 +209,10 @@ MISTAKES = {
     "no average": (["inline_deit_nano", "--ema"], "--ema: inline_deit_nano has no weights to take an average out of"),
     "no classifier": (["vit_small_patch8_224"], "vit_small_patch8_224 has no classifier: there is nothing that it could tell"),
     "fixed size": (["swin_tiny_patch4_window7_224"], "SwinTransformer does not take pictures of 256 x 320: "),
-    "no padding": (["vit_tiny_patch16_224"], "VisionTransformer cannot be exported for every batch, height and width: "),
+    "one size": (
+        ["vit_tiny_patch16_224", "--weights", "BAD/vit.safetensors", "--sizes", "224x224"],
+        "VisionTransformer cannot be exported for every batch, height and width: ",
+    ),
     "too small": (["inline_deit_nano", "--sizes", "8x8"], "InLineDeiT does not take pictures of 8 x 8: pictures must "),
     "sizes": (["RUN", "--sizes", "224x224", "256by3"], "--sizes are heights and widths such as 224x224 256x320, got '256by3'"),
     "no size": (["RUN", "--sizes", "0x8"], "--sizes are heights and widths such as 224x224 256x320, got '0x8'"),

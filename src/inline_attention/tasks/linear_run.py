@@ -24,7 +24,7 @@ from ..training.source import Source
 from ..training.train import score_held_out, train
 from .linearize import PHASES, Linearize, Teacher
 
-SHARES = (0.1, 0.3, 0.6)
+SHARES = (0.05, 0.1, 0.85)
 """Of all steps, for each phase."""
 BEFORE, RECORD = "before.json", "linearize.json"
 TOLD_OTHERWISE = ("num_classes", "in_chans", "img_size", "swap")
