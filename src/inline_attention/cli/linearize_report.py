@@ -52,7 +52,8 @@ def print_record(record: dict[str, Any], whole: dict[str, Any], out: Path, drawn
     if said:
         console.print(", ".join(said), highlight=False)
     console.print(f"Written: {out}/best.safetensors, linearize.json, {drawn.name}", highlight=False, soft_wrap=True)
-    use = f"Use it: inline predict PICTURES --model {shlex.quote(str(out))}"
+    name = shlex.quote(str(out))
+    use = f"Next: inline eval {name}, inline predict PICTURES --model {name}, inline export {name}"
     if not record["classes"]:
         use = f"Use it: make {record['model']} anew, swap it with {record['swap']}, and load best.safetensors into it"
     console.print(use, highlight=False, soft_wrap=True)

@@ -99,42 +99,18 @@ def relative_error(said: Tensor, wanted: Tensor) -> Tensor:
     return (said.float() - wanted).square().mean() / variance.clamp(min=torch.finfo(torch.float32).tiny)
 
 
-def distillation(
-    teacher: nn.Module, student: nn.Module, pictures: Tensor, names: Sequence[str] = (), *, temperature: float = 2.0
-) -> Tensor:
+def distillation(teacher: nn.Module, student: nn.Module, pictures: Tensor, *, temperature: float = 2.0) -> Tensor:
     """How far the student's answer is from the teacher's: Kullback-Leibler divergence of classes, or error of features.
 
-    A model without classes (`num_classes` of 0) is judged by what `forward_features` gives. Where attention of these names was
-    swapped, the blocks around it are compared, too: their mean error is added, so that a block need not wait for the answer to
-    learn what went wrong.
+    A model without classes (`num_classes` of 0) is judged by what `forward_features` gives.
     """
-    with torch.no_grad(), block_outputs(teacher, names) as wanted_blocks:
+    with torch.no_grad():
         wanted = answer(teacher, pictures)
-    with block_outputs(student, names) as said_blocks:
-        said = answer(student, pictures)
-    errors = [relative_error(said_blocks[name], block) for name, block in wanted_blocks.items()]
-    on_the_way = torch.stack(errors).mean() if errors else 0.0
+    said = answer(student, pictures)
     if not getattr(teacher, "num_classes", 1):
-        return relative_error(said, wanted) + on_the_way
+        return relative_error(said, wanted)
     shares, wanted_shares = ((logits.float() / temperature).log_softmax(-1) for logits in (said, wanted))
-    return temperature**2 * F.kl_div(shares, wanted_shares, log_target=True, reduction="batchmean") + on_the_way
-
-
-@contextmanager
-def block_outputs(model: nn.Module, names: Sequence[str]) -> Iterator[dict[str, Tensor]]:
-    """What comes out of the blocks around attention of these names while a model looks at pictures."""
-    found: dict[str, Tensor] = {}
-
-    def note(name: str) -> Callable[..., None]:
-        def hook(_: nn.Module, __: Any, output: Any) -> None:
-            found[name] = output[0] if isinstance(output, tuple) else output
-
-        return hook
-
-    with ExitStack() as hooks:
-        for name in dict.fromkeys(name.rpartition(".")[0] for name in names if "." in name):
-            hooks.callback(model.get_submodule(name).register_forward_hook(note(name)).remove)
-        yield found
+    return temperature**2 * F.kl_div(shares, wanted_shares, log_target=True, reduction="batchmean")
 
 
 def answer(model: Any, pictures: Tensor) -> Tensor:

@@ -135,6 +135,8 @@ def linearize(
             outcome = train(task, folder, resume=resume, report=report, stop=stop, device=device)
             if not outcome.finished:
                 return None
+        else:
+            report.say(f"{phase}: done already")
         found = json.loads((folder / "result.json").read_text())
         phases.append({"phase": phase, "steps": steps, "parameters": changing, **_numbers(found, "seconds")})
         weights = folder / "best.safetensors"
@@ -162,9 +164,8 @@ def check(teacher: Teacher, lesson: Lesson) -> Source:
     see_that_it_takes(teacher.model, lesson.data.channels, [lesson.data.size])
     source = lesson.task(teacher, PHASES[0], 1).open()
     if len(source.train) < lesson.batch:
-        raise ValueError(
-            f"{len(source.train)} pictures to learn from do not fill a batch of {lesson.batch}: take a smaller one"
-        )
+        count = f"{len(source.train)} of {len(source.train) + len(source.val)} pictures are to learn from"
+        raise ValueError(f"{count}, which do not fill a batch of {lesson.batch}: take --batch {len(source.train)} or less")
     lengths = lesson.lengths(len(source.train))
     if not any(steps and lesson.task(teacher, phase, 1).learning() for phase, steps in zip(PHASES, lengths, strict=True)):
         raise ValueError(f"nothing learned: the steps of the phases are {lengths}, and phases without new parameters need none")

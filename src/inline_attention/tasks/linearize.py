@@ -82,7 +82,11 @@ class Linearize(Classify):
         """Pictures in class folders, or all below a folder without any; what is not the teacher's class is no class."""
         folder = Path(self.recipe.data.source).expanduser()
         flat = folder.is_dir() and not any(entry.is_dir() for entry in folder.iterdir() if not entry.name.startswith("."))
-        found = open_unlabelled(self.recipe.data) if flat or self.unlabelled else super().open()
+        try:
+            found = open_unlabelled(self.recipe.data) if flat or self.unlabelled else super().open()
+        except ValueError as error:
+            hint = " (--unlabelled takes all pictures below it)" if folder.is_dir() and not self.unlabelled and not flat else ""
+            raise ValueError(f"{error}{hint}") from error
         known = by_folder(self.teacher.classes, found.classes)
         self.labelled = bool(known) and found.classes == known
         return replace(found, classes=self.teacher.classes or ("all",))
@@ -106,7 +110,7 @@ class Linearize(Classify):
     def loss(self, model: nn.Module, batch: Batch, classes: int) -> Tensor:
         teacher = self.teacher.model.to(batch.pixels.device)
         if self.phase == "distil":
-            return distillation(teacher, model, batch.pixels, self.names)
+            return distillation(teacher, model, batch.pixels)
         pairs = pair_up(teacher, model, self.names)
         with torch.no_grad(), listening(pairs) as calls:
             teacher(batch.pixels)
