@@ -32,8 +32,7 @@ class Judges:
 
 def find_judges(trained: "Trained", model: str, data: str | None, root: str | None, split: str) -> Judges:
     """Those of `held_out`; of other classes, or of none, they can be looked at all the same."""
-    from timm.data import get_img_extensions
-
+    from ..plain.opening import ENDINGS
     from ..training.pictures import FilePictures
     from ..training.recipe import DataPart
     from ..training.source import open_source
@@ -47,8 +46,7 @@ def find_judges(trained: "Trained", model: str, data: str | None, root: str | No
         folder = Path(data).expanduser()
         if not folder.is_dir():
             return Judges(open_source(DataPart(source=data, root=root, val=split)).val, _called(data), labelled=False)
-        endings = get_img_extensions(as_set=True)
-        files = sorted(str(file) for file in folder.rglob("*") if file.is_file() and file.suffix.lower() in endings)
+        files = sorted(str(file) for file in folder.rglob("*") if file.is_file() and file.suffix.lower() in ENDINGS)
         if not files:
             raise
         return Judges(FilePictures(tuple(files)), _called(data), labelled=False)

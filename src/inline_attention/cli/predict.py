@@ -103,7 +103,6 @@ class Predict:
     def _resize(self, trained: "Trained", device: "torch.device") -> None:
         """Pictures as the model was trained on them, a batch at a time."""
         import torch
-        from timm.data import get_img_extensions
 
         from ..plain.opening import opened_pictures
         from ..training.trained import top_classes
@@ -111,7 +110,7 @@ class Predict:
         from .batches import in_batches, tell_classes
 
         view, channels = evaluation_view(trained.data), trained.data.channels
-        pictures = opened_pictures(self.pictures, get_img_extensions(as_set=True))
+        pictures = opened_pictures(self.pictures)
         for names, shown in in_batches(pictures, view, channels, self.batch, skip_bad=self.skip_bad):
             tell_classes(names, top_classes(trained, torch.stack(shown).to(device), self.top), as_json=self.json)
 

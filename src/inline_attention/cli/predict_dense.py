@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
 def predict_dense(asked: "Predict", model: str, device: "torch.device") -> None:
     """Look at pictures one by one, at their own sizes; draw each, and print as they come."""
-    from timm.data import get_img_extensions
-
     from ..plain.decode import BadPictureError, decode
     from ..plain.opening import opened_pictures
     from ..tasks.dense_model import load_dense
@@ -31,7 +29,7 @@ def predict_dense(asked: "Predict", model: str, device: "torch.device") -> None:
     out = asked.out or Path("predictions")
     prepare_folder(out)
     bad, taken = 0, set[str]()
-    for name, opened in opened_pictures(asked.pictures, get_img_extensions(as_set=True)):
+    for name, opened in opened_pictures(asked.pictures):
         try:
             picture = decode(opened, name, dense.task.recipe.data.channels)
         except BadPictureError as error:

@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
 from ..plain.decode import BadPictureError, decode
+from ..plain.opening import ENDINGS
 from ..plain.wording import first_line
 from .overlap import IGNORED
 from .splits import NoSplitError, Split
 
-ENDINGS = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp")
 MODES = ("1", "L", "P", "I", "I;16", "I;16B")
 VOC_CLASSES = (
     *("background", "aeroplane", "bicycle", "bird", "boat", "bottle", "bus", "car", "cat", "chair", "cow", "diningtable"),

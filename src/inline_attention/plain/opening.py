@@ -2,15 +2,15 @@
 
 import io
 import sys
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
-ENDINGS = (".png", ".jpg", ".jpeg")
-"""Of the files that are taken out of a folder."""
+ENDINGS = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp")
+"""Of the files that are taken out of a folder: those that training takes, too."""
 
 
-def opened_pictures(pictures: tuple[str, ...], endings: Collection[str] = ENDINGS) -> Iterator[tuple[str, IO[bytes]]]:
+def opened_pictures(pictures: tuple[str, ...]) -> Iterator[tuple[str, IO[bytes]]]:
     """Every picture that the words stand for, opened."""
     for word in pictures:
         if word == "-":
@@ -21,9 +21,9 @@ def opened_pictures(pictures: tuple[str, ...], endings: Collection[str] = ENDING
             if listed is None:
                 yield "standard input", io.BytesIO(data)
             else:
-                yield from opened_pictures(tuple(listed), endings)
+                yield from opened_pictures(tuple(listed))
         elif Path(word).is_dir():
-            found = sorted(file for file in Path(word).rglob("*") if file.is_file() and file.suffix.lower() in endings)
+            found = sorted(file for file in Path(word).rglob("*") if file.is_file() and file.suffix.lower() in ENDINGS)
             if not found:
                 raise ValueError(f"{word} holds no pictures")
             yield from ((str(file), file.open("rb")) for file in found)

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from timm.data import ImageNetInfo, add_img_extensions, create_dataset, create_reader, is_img_extension
 
+from ..plain.opening import ENDINGS
 from ..plain.wording import first_line
 from .pictures import ArrayPictures, Chosen, DatasetPictures, FilePictures, Pictures, ReaderPictures, Stream
 from .recipe import DataPart
@@ -20,7 +21,7 @@ NAMED = ("digits", "fashion-mnist")
 READERS = ("torch", "hfds", "wds")
 FASHION = Path("/usr/share/datasets/fashion-mnist")
 FASHION_CLASSES = ("t-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "boot")
-add_img_extensions((".bmp", ".gif", ".ppm", ".tif", ".tiff", ".webp"))  # besides .png, .jpg and .jpeg
+add_img_extensions(ENDINGS)
 
 TRAIN, VAL = ("train", "training"), ("val", "valid", "validation", "test")
 
