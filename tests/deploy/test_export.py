@@ -112,10 +112,11 @@ def check_graph(file: Path) -> None:
 
 @torch.no_grad()
 def check_outputs(model: nn.Module, file: Path) -> None:
-    """At sizes that `export` did not look at: an odd rectangle, and the smallest pictures that the model takes."""
+    """At sizes that `export` did not look at: odd, the smallest that the model takes, and a map that is just one window."""
     opened = session(file)
     least = max(8, 2 * model.patch_size)
-    for shape in (ODD, (1, 3, least, least), (3, 3, least, 5 * least + 1)):
+    window = (2, 3, 4 * model.patch_size, 3 * model.patch_size)
+    for shape in (ODD, window, (1, 3, least, least), (3, 3, least, 5 * least + 1)):
         pictures = torch.randn(shape)
         expected = model(pictures)
         torch.testing.assert_close(outputs(opened, pictures), expected, rtol=0, atol=TOLERANCE)
