@@ -18,7 +18,8 @@ FLOORS = {
     "tasks": 4,
     "bench": 4,
     "explorer": 4,
-    "cli": 5,
+    "evidence": 5,
+    "cli": 6,
 }
 OUTSIDE = {
     "ops": {"torch"},

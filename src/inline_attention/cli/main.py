@@ -60,6 +60,7 @@ def _run(arguments: list[str]) -> None:
     from .list import List
     from .options import explain_unknown, in_one_line
     from .predict import Predict
+    from .reproduce import Reproduce
     from .train import Train, begin
 
     commands: Any = (
@@ -91,6 +92,7 @@ def _run(arguments: list[str]) -> None:
             subcommand("analyze", description="What models look at: the paper's figures, from any model."),
         ]
         | Annotated[Explore, subcommand("explore")]
+        | Annotated[Reproduce, subcommand("reproduce")]
     )
     description = "Injective Linear Attention: train, see, measure, compare. `inline --version` tells which."
     complaint = io.StringIO()

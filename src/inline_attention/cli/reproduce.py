@@ -1,0 +1,280 @@
+"""`inline reproduce`: the paper's claims, measured."""
+
+import io
+import json
+import os
+import sys
+from collections.abc import Generator
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import tyro
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from .arguments import prepare_folder
+from .progress import track
+
+if TYPE_CHECKING:
+    from ..evidence.cell import Cell, Record
+    from ..evidence.claims import Claim
+    from ..evidence.grid import Grid
+    from ..evidence.results import Results
+    from ..evidence.scale import Scale
+    from ..training.recipe import DataPart
+
+
+@dataclass(frozen=True)
+class Reproduce:
+    """Train small models to see which of the paper's claims hold, with seeds and intervals, and where they do not.
+
+    Claims: kernels, windows, mixers, families, seeing, speed, resolution, width, length; without a name, all. Every cell (one
+    model, one seed) is kept under --out and computed once: the same command goes on where it was stopped.
+    """
+
+    claims: Annotated[tuple[str, ...], tyro.conf.Positional] = ()
+    """Which claims; unset: all."""
+    data: str | None = None
+    """Any source of `inline train`; unset: fashion-mnist where it is installed, else digits."""
+    root: str | None = None
+    """Folder of a wds/, hfds/ or torch/ source."""
+    scale: str | None = None
+    """glance, hour, laptop, day or week; imagenet: the paper's recipes. Unset: what the budget allows."""
+    budget: str = "1h"
+    """How long all of it may take, such as 30m, 2h or 1d: the largest scale is taken that is expected to."""
+    seeds: int = 3
+    """Seeds, shared by all contenders; with fewer than 3 there is no verdict."""
+    jobs: int | None = None
+    """Cells side by side; unset: one for each core, or one on a GPU."""
+    out: Path = Path("reproduce")
+    """Folder for cells, results.json, results.md and figures."""
+    source: Annotated[Path | None, tyro.conf.arg(name="from")] = None
+    """Run nothing: write the page and the figures of this results.json into --out."""
+    device: str = "auto"
+    """auto, cpu or the accelerator that is there."""
+    dry_run: bool = False
+    """Only tell the scale, the cells, and about how long they take."""
+    json: bool = False
+    """Print the verdicts as JSON."""
+
+    def run(self) -> None:
+        """Choose, run what is not there yet, report."""
+        from ..evidence.results import read_results
+
+        if self.source is not None:
+            results = read_results(self.source)
+            prepare_folder(self.out)
+            self._report(results)
+            return
+        claims = self._claims()
+        if self.seeds < 1:
+            raise ValueError(f"--seeds must be positive, got {self.seeds}")
+        jobs = self._jobs()
+        data = self._data()
+        scale, grid = self._plan(claims, data, jobs)
+        if self.dry_run:
+            return
+        cells = self.out / "cells"
+        prepare_folder(cells)
+        self._run(grid, cells, jobs)
+        results = _collect(claims, scale, data, self.seeds, grid, cells)
+        if int(os.environ.get("RANK", "0")) == 0:
+            from ..training.checkpoint import write_whole
+
+            write_whole(self.out / "results.json", results.to_json().encode())
+            self._report(results)
+
+    def _claims(self) -> list["Claim"]:
+        from ..evidence.claims import CLAIMS
+        from ..training.recipe import nearest
+
+        for name in self.claims:
+            if name not in CLAIMS:
+                raise ValueError(f"unknown claim {name!r}{nearest(name, CLAIMS)}; there are: {', '.join(CLAIMS)}")
+        return [CLAIMS[name] for name in dict.fromkeys(self.claims or CLAIMS)]
+
+    def _data(self) -> "DataPart":
+        from ..training.recipe import DataPart
+        from ..training.source import FASHION
+
+        source = self.data or ("fashion-mnist" if FASHION.is_dir() else "digits")
+        if Path(source).exists():
+            source = str(Path(source).resolve())
+        return DataPart(source=source, root=self.root)
+
+    def _jobs(self) -> int:
+        import torch
+
+        if self.jobs is not None and self.jobs < 1:
+            raise ValueError(f"--jobs must be positive, got {self.jobs}")
+        if "RANK" in os.environ:
+            return 1
+        alone = self.device not in ("auto", "cpu") or (self.device == "auto" and torch.accelerator.is_available())
+        return self.jobs or (1 if alone else os.cpu_count() or 1)
+
+    def _plan(self, claims: list["Claim"], data: "DataPart", jobs: int) -> tuple["Scale", "Grid"]:
+        """The scale that was asked for, or that fits; told with the number of cells and about how long they take."""
+        from ..evidence.budget import choose_scale, estimate_seconds, parse_budget
+        from ..evidence.grid import grid_of
+        from ..evidence.scale import IMAGENET, SCALES
+        from ..training.recipe import nearest
+
+        budget = parse_budget(self.budget)
+        known = {**SCALES, IMAGENET.name: IMAGENET}
+        if self.scale is not None and self.scale not in known:
+            raise ValueError(f"unknown scale {self.scale!r}{nearest(self.scale, known)}; there are: {', '.join(known)}")
+        why = "as asked"
+        if self.scale is None:
+            scale, seconds = choose_scale(claims, data, self.seeds, jobs, budget)
+            why = (
+                f"the largest within --budget {self.budget}"
+                if seconds <= budget
+                else f"the smallest, beyond --budget {self.budget}"
+            )
+        else:
+            scale = known[self.scale]
+        grid = grid_of(claims, scale, data, self.seeds)
+        left = [cell for cell in grid.cells if _found(cell, self.out / "cells") is None]
+        told = ""
+        if scale is not IMAGENET:
+            told = f", about {_duration(estimate_seconds(left, grid.classes, jobs))}"
+        _say(f"Scale {scale.name}, {why}: {scale.says}; pictures: {data.source}")
+        keys = {cell.key for cell in grid.cells}
+        done = len(keys) - len({cell.key for cell in left})
+        _say(f"{len(keys)} cells, {done} of them done; {len(keys) - done} to run, {jobs} side by side{told}")
+        return scale, grid
+
+    def _run(self, grid: "Grid", cells: Path, jobs: int) -> None:
+        """What is not there yet. Races come last, alone."""
+        from ..evidence.pool import run_in_turn, run_side_by_side
+        from ..evidence.run_cell import StoppedError
+        from .train import interruptible
+
+        def left(wanted: list["Cell"]) -> list["Cell"]:
+            return list({cell.key: cell for cell in wanted if _found(cell, cells) is None}.values())
+
+        console = Console(stderr=True)
+        total = len(left(grid.cells))
+
+        def work(wanted: list[Any]) -> Generator["Record"]:
+            def stop() -> bool:
+                return bool(wanted)
+
+            for group in (grid.trainings, grid.looks):
+                if jobs > 1:
+                    yield from run_side_by_side(left(group), cells, device=self.device, jobs=jobs)
+                else:
+                    yield from run_in_turn(left(group), cells, device=self.device, stop=stop)
+            yield from run_in_turn(left(grid.races), cells, device=self.device, stop=stop, racers=grid.racers)
+
+        try:
+            with ExitStack() as stack:
+                wanted = [] if jobs > 1 else stack.enter_context(interruptible())
+                records = stack.enter_context(closing(work(wanted)))
+                for record in track(records, "cells", total, console):
+                    _tell(record, console)
+        except (StoppedError, KeyboardInterrupt):
+            _say("Stopped and saved. The same command goes on.")
+            sys.exit(130)
+
+    def _report(self, results: "Results") -> None:
+        """Figures, the page, and the verdicts on the screen."""
+        from ..evidence.figures import draw
+        from ..evidence.report import SUMMARY, interval, page, summary
+        from ..evidence.results import Numbers
+        from ..training.checkpoint import write_whole
+
+        numbers = Numbers.of(results)
+        pictures = {}
+        for claim in results.chosen:
+            figure = draw(claim, numbers)
+            if figure is not None:
+                pictures[claim.name] = f"images/results_{claim.name}.png"
+                prepare_folder(self.out / "images")
+                drawn = io.BytesIO()
+                figure.savefig(drawn, dpi=130)
+                write_whole(self.out / pictures[claim.name], drawn.getvalue())
+        write_whole(self.out / "results.md", page(results, pictures).encode())
+        if self.json:
+            found = {
+                claim.name: {
+                    "verdict": numbers.judge_claim(claim),
+                    "checks": [
+                        {
+                            "says": c.says,
+                            "ours": c.ours,
+                            "verdict": numbers.judge(c),
+                            "difference": interval(numbers.difference(c)),
+                        }
+                        for c in claim.checks
+                    ],
+                }
+                for claim in results.chosen
+            }
+            print(json.dumps(found, indent=1))
+            return
+        console = Console()
+        table = Table(box=SIMPLE_HEAD, padding=(0, 1))
+        for column in SUMMARY:
+            table.add_column(column)
+        for row in summary(results):
+            table.add_row(*row)
+        console.print(table)
+        failed = [record for record in results.records if record.status == "failed"]
+        if failed:
+            console.print(
+                f"{len(failed)} cells failed: see {self.out}/results.md; the same command tries them again.", markup=False
+            )
+        written = ", ".join([*(["results.json"] if self.source is None else []), "results.md", *pictures.values()])
+        console.print(f"Written into {self.out}: {written}", highlight=False, soft_wrap=True, markup=False)
+
+
+def _found(cell: "Cell", cells: Path) -> "Record | None":
+    from ..evidence.cell import read_record
+
+    return read_record(cells, cell.key)
+
+
+def _collect(claims: list["Claim"], scale: "Scale", data: "DataPart", seeds: int, grid: "Grid", cells: Path) -> "Results":
+    """The records of all cells, a contender's each, though two may have been one computation."""
+    from dataclasses import asdict
+
+    from ..evidence.cell import load_record
+    from ..evidence.results import Results
+    from ..training.source import open_source
+
+    records = []
+    for cell in grid.cells:
+        record = load_record(cells, cell.key)
+        if record is not None:
+            records.append(replace(record, contender=None if cell.contender is None else asdict(cell.contender)))
+    source = open_source(data)
+    size = grid.cells[0].recipe.data.size
+    shown = {
+        "name": Path(data.source).name, "train": len(source.train), "val": len(source.val), "classes": len(source.classes),
+        "height": size[0], "width": size[1],
+    }  # fmt: skip
+    return Results(scale.name, scale.says, shown, seeds, [claim.name for claim in claims], records)
+
+
+def _tell(record: "Record", console: Console) -> None:
+    if record.status != "done":
+        from ..evidence.contender import Contender
+
+        label = "a race" if record.contender is None else Contender(**record.contender).label
+        console.print(
+            f"{label}, seed {record.seed}: {record.status}. {record.error}", markup=False, highlight=False, soft_wrap=True
+        )
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

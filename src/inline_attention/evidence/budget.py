@@ -1,0 +1,80 @@
+"""Which scale a budget allows: steps are timed, a few of each kind of model, and added up."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import lru_cache
+from time import perf_counter
+
+import torch
+import torch.nn.functional as F
+
+from ..training.create import creation, make_model
+from ..training.recipe import DataPart, Recipe
+from .cell import Cell
+from .claims import SPEED_FACTORS, Claim
+from .grid import grid_of
+from .run_cell import RACE_SECONDS
+from .scale import SCALES, Scale
+
+UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+BESIDE = 1.3
+"""Time of a cell over that of its steps: reading pictures, evaluation."""
+LOOK_SECONDS = 60.0
+"""About, to look at one model."""
+
+
+def parse_budget(text: str) -> float:
+    """Seconds: '90s', '30m', '2h', '1.5d'."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", text.strip())
+    if not found or not float(found[1]):
+        raise ValueError(f"--budget must be a time such as 90s, 30m, 2h or 1d, got {text!r}")
+    return float(found[1]) * UNITS[found[2]]
+
+
+def estimate_seconds(cells: Sequence[Cell], classes: int, jobs: int) -> float:
+    """About how long cells take, side by side."""
+    spent = {"train": 0.0, "look": 0.0, "race": 0.0}
+    for cell in cells:
+        if cell.kind == "train":
+            spent["train"] += BESIDE * cell.recipe.schedule.steps * _step(_kind(cell.recipe), classes)
+        elif cell.kind == "look":
+            spent["look"] += LOOK_SECONDS
+        else:
+            spent["race"] += RACE_SECONDS * len(SPEED_FACTORS)
+    return (spent["train"] + spent["look"]) / jobs + spent["race"]
+
+
+def choose_scale(claims: Sequence[Claim], data: DataPart, seeds: int, jobs: int, budget: float) -> tuple[Scale, float]:
+    """The largest scale that fits, and about how long it takes; the smallest if none does."""
+    for scale in reversed(SCALES.values()):
+        grid = grid_of(claims, scale, data, seeds)
+        seconds = estimate_seconds(grid.cells, grid.classes, jobs)
+        if seconds <= budget:
+            break
+    return scale, seconds
+
+
+def _kind(recipe: Recipe) -> Recipe:
+    """Recipes whose steps take about as long are one: the plain attention of a model stands for all."""
+    arguments = re.sub(r"inline_window=\d+", "", recipe.model.args)
+    model = replace(recipe.model, mixer="softmax", kernel=None, local=False, args=arguments)
+    return Recipe(model=model, data=recipe.data)
+
+
+@lru_cache
+def _step(recipe: Recipe, classes: int, batch: int = 64) -> float:
+    """Seconds of one step on one core: the best of three."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        model = make_model(*creation(recipe, classes))
+        pictures, labels = torch.randn(batch, recipe.data.channels, *recipe.data.size), torch.zeros(batch, dtype=torch.long)
+        times = []
+        for _ in range(3):
+            start = perf_counter()
+            F.cross_entropy(model(pictures), labels).backward()
+            times.append(perf_counter() - start)
+    finally:
+        torch.set_num_threads(threads)
+    return min(times)

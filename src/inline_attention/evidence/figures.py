@@ -1,0 +1,146 @@
+"""One figure for each claim, drawn from the records."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from math import isnan
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from ..bench import drawing
+from ..bench.drawing import GREY
+from .claims import CLAIMS, FIVE, LENGTHS, RESOLUTIONS, SPEED_FACTORS, WIDTHS, Claim, Side
+from .contender import Contender
+from .results import Numbers
+
+COLORS = {"inline": drawing.INLINE, "softmax": drawing.SOFTMAX, "linear": drawing.TEXTBOOK}
+
+
+def draw(claim: Claim, numbers: Numbers) -> Figure | None:
+    """The claim's figure; None if nothing of it was measured."""
+    if not any(side in numbers.values for side in claim.sides):
+        return None
+    special: dict[str, Callable[[Numbers], Figure]] = {
+        "seeing": _seeing, "speed": _speed, "resolution": _resolution, "width": _width, "length": _length,
+    }  # fmt: skip
+    return special[claim.name](numbers) if claim.name in special else _accuracies(claim, numbers)
+
+
+def _color(contender: Contender) -> str:
+    return COLORS.get(contender.mixer, GREY)
+
+
+def _dots(axis: Axes, numbers: Numbers, sides: list[Side]) -> None:
+    """A line each: every seed, the mean, its interval. Filled with the local residual, hollow without."""
+    shown = [side for side in sides if numbers.mean(side) is not None]
+    for row, side in enumerate(reversed(shown)):
+        found, color = numbers.mean(side), _color(side.contender)
+        assert found is not None
+        axis.scatter(list(numbers.values[side].values()), [row] * found.count, s=12, color=color, alpha=0.4, linewidths=0)
+        if not isnan(found.half):
+            axis.plot([found.low, found.high], [row, row], color=color, linewidth=1.5)
+        axis.scatter(found.mean, row, s=40, facecolor=color if side.contender.local else "white", edgecolor=color, zorder=3)
+    axis.set_yticks(range(len(shown)), [side.contender.label for side in reversed(shown)])
+    axis.grid(axis="x", alpha=0.3)
+    axis.spines[["top", "right"]].set_visible(False)
+
+
+def _accuracies(claim: Claim, numbers: Numbers) -> Figure:
+    means = {side: numbers.mean(side) for side in claim.sides}
+    ordered = sorted((side for side in means if means[side]), key=lambda side: -getattr(means[side], "mean", 0.0))
+    figure = Figure(figsize=(7.5, 1.1 + 0.3 * len(ordered)), layout="constrained")
+    axis = figure.subplots()
+    _dots(axis, numbers, ordered)
+    axis.set(xlabel="top-1 %, mean and 95 % interval over seeds; filled: with the local residual", title=claim.title)
+    return figure
+
+
+def _seeing(numbers: Numbers) -> Figure:
+    contenders = CLAIMS["seeing"].contenders
+    figure = Figure(figsize=(11, 2.6), layout="constrained")
+    axes = figure.subplots(1, 3)
+    _dots(axes[0], numbers, [Side(one, "confused") for one in contenders])
+    axes[0].set(xlabel="confused pairs of queries, %")
+    _dots(axes[1], numbers, [Side(one, "near") for one in contenders])
+    even = numbers.mean(Side(contenders[0], "even"))
+    if even is not None:
+        axes[1].axvline(even.mean, color=GREY, linestyle=":")
+    axes[1].set(xlabel="weight on the own 3 x 3, first layer, % (dotted: even)", yticks=[])
+    for row, one in enumerate(reversed(contenders)):
+        found = [numbers.mean(Side(one, metric)) for metric in ("whole", "random", "own")]
+        for estimate, marker in zip(found, "|ox", strict=True):
+            if estimate is not None:
+                axes[2].scatter(estimate.mean, row, marker=marker, color=_color(one), s=45)
+    axes[2].set(xlabel="top-1 %: | whole, o random 9 hidden, x own 3 x 3 hidden", yticks=[])
+    axes[2].grid(axis="x", alpha=0.3)
+    axes[2].spines[["top", "right"]].set_visible(False)
+    return figure
+
+
+def _speed(numbers: Numbers) -> Figure:
+    contenders = CLAIMS["speed"].contenders
+    figure = Figure(figsize=(11, 4), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    for one in contenders:
+        speeds = [numbers.mean(Side(one, f"speed_{factor}x")) for factor in SPEED_FACTORS]
+        accuracy = numbers.mean(Side(one))
+        line = "-" if one.local else "--"
+        points = [(factor, speed.mean) for factor, speed in zip(SPEED_FACTORS, speeds, strict=True) if speed is not None]
+        left.plot(*zip(*points, strict=True), line, color=_color(one), marker="o", markersize=4, label=one.label)
+        if accuracy is not None and speeds[-1] is not None:
+            right.scatter(
+                speeds[-1].mean, accuracy.mean, s=45, facecolor=_color(one) if one.local else "white", edgecolor=_color(one)
+            )
+            right.annotate(one.label, (speeds[-1].mean, accuracy.mean), xytext=(5, 3), textcoords="offset points", fontsize=8)
+    left.set(xlabel="side of the picture, over the trained one", ylabel="speed over softmax's", xscale="log", yscale="log")
+    left.set_xticks(SPEED_FACTORS, [f"{factor}x" for factor in SPEED_FACTORS])
+    left.legend(fontsize=7)
+    right.set(xlabel=f"speed over softmax's at {SPEED_FACTORS[-1]}x the side", ylabel="top-1 %", xscale="log")
+    for axis in (left, right):
+        axis.grid(alpha=0.3)
+        axis.spines[["top", "right"]].set_visible(False)
+    return figure
+
+
+def _lines(numbers: Numbers, series: dict[str, list[tuple[float, Contender]]], xlabel: str) -> Figure:
+    """Accuracy along an axis, a line for each attention."""
+    figure = Figure(figsize=(6.5, 4), layout="constrained")
+    axis = figure.subplots()
+    for label, points in series.items():
+        found = [(x, numbers.mean(Side(one)), one) for x, one in points]
+        there = [(x, estimate, one) for x, estimate, one in found if estimate is not None]
+        if not there:
+            continue
+        halves = [0.0 if isnan(estimate.half) else estimate.half for _, estimate, _ in there]
+        color, local = _color(there[0][2]), there[0][2].local
+        axis.errorbar(
+            [x for x, _, _ in there], [estimate.mean for _, estimate, _ in there], yerr=halves, color=color, label=label,
+            linestyle="-" if local else "--", marker="o", markerfacecolor=color if local else "white", capsize=3,
+        )  # fmt: skip
+    ticks = sorted({x for points in series.values() for x, _ in points})
+    axis.set(xscale="log", xlabel=xlabel, ylabel="top-1 %, mean and 95 % interval")
+    axis.set_xticks(ticks, [f"{tick:g}x" for tick in ticks])
+    axis.minorticks_off()
+    axis.grid(alpha=0.3)
+    axis.spines[["top", "right"]].set_visible(False)
+    axis.legend(fontsize=8)
+    return figure
+
+
+def _resolution(numbers: Numbers) -> Figure:
+    series = {}
+    for mixer in ("inline", "softmax"):
+        for local in (True, False):
+            points = [(finer, Contender(mixer, local=local, finer=finer, equal=True)) for finer in RESOLUTIONS]
+            series[Contender(mixer, local=local).label] = points
+    return _lines(numbers, series, "tokens along a side, at equal compute")
+
+
+def _width(numbers: Numbers) -> Figure:
+    series = {one.label: [(width, replace(one, width=width)) for width in WIDTHS] for one in FIVE}
+    return _lines(numbers, series, "channels, at equal steps")
+
+
+def _length(numbers: Numbers) -> Figure:
+    series = {one.label: [(longer, replace(one, longer=longer)) for longer in LENGTHS] for one in FIVE}
+    return _lines(numbers, series, "steps")

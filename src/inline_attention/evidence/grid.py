@@ -1,0 +1,61 @@
+"""The cells that claims need, in the order in which they are run."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from hashlib import blake2b
+from json import dumps
+
+from ..training.recipe import DataPart, Recipe
+from ..training.source import open_source
+from .cell import Cell
+from .claims import RATES, Claim, trained
+from .contender import Contender
+from .scale import Scale, recipe_of
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Everything that is to be run."""
+
+    trainings: list[Cell]
+    """Seed by seed, so that a first look is there early. Two contenders may be one computation: their keys are the same."""
+    looks: list[Cell]
+    """At trained models."""
+    races: list[Cell]
+    """Alone on the machine."""
+    racers: dict[str, Recipe]
+    """The contenders of a race, by label."""
+    classes: int
+
+    @property
+    def cells(self) -> list[Cell]:
+        """All."""
+        return [*self.trainings, *self.looks, *self.races]
+
+
+def grid_of(claims: Sequence[Claim], scale: Scale, data: DataPart, seeds: int) -> Grid:
+    """The cells of these claims, each once."""
+    source = open_source(data)
+    classes = len(source.classes)
+    pictures = blake2b(dumps(source.fingerprint()).encode(), digest_size=8).hexdigest()
+
+    def cell(contender: Contender, seed: int) -> Cell:
+        return Cell("train", contender, recipe_of(contender, scale, data, classes, seed), pictures)
+
+    contenders = trained(claims)
+    once = [contender for contender in contenders if contender.rate in RATES]  # rates are checked with one seed
+    cells = [cell(contender, seed) for seed in range(seeds) for contender in contenders if contender not in once]
+    cells += [cell(contender, 0) for contender in once]
+    names = {claim.name: claim for claim in claims}
+    looks, races, racers = [], [], dict[str, Recipe]()
+    if "seeing" in names:
+        looks = [replace(cell(one, seed), kind="look") for seed in range(seeds) for one in names["seeing"].contenders]
+    if "speed" in names:
+        recipes = {one: recipe_of(one, scale, data, classes, 0) for one in names["speed"].contenders}
+        racers = {one.label: recipe for one, recipe in recipes.items()}
+        together = blake2b(dumps(sorted(racers)).encode(), digest_size=8).hexdigest()
+        first = next(iter(recipes.values()))
+        races = [
+            Cell("race", None, replace(first, run=replace(first.run, seed=seed)), together) for seed in range(seeds)
+        ]  # fmt: skip
+    return Grid(cells, looks, races, racers, classes)

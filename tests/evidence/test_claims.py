@@ -1,0 +1,117 @@
+"""The table of claims: complete by the registries, each with its control, and every contender a recipe of its scale."""
+
+from dataclasses import replace
+
+import pytest
+
+from inline_attention.evidence.claims import CLAIMS, INLINE, INLINE_LOCAL, RATES, REPORTED, SOFTMAX, SOFTMAX_LOCAL, trained
+from inline_attention.evidence.contender import FAMILIES, Contender
+from inline_attention.evidence.scale import IMAGENET, SCALES, recipe_of
+from inline_attention.layers import MIXERS
+from inline_attention.models.counting import count
+from inline_attention.ops.kernels import KERNELS
+from inline_attention.training import recipe as recipes
+from inline_attention.training.create import creation, make_model
+from inline_attention.training.recipe import DataPart
+
+DIGITS = DataPart(source="digits")
+ALL = trained(list(CLAIMS.values()))
+
+
+def test_the_registries_are_in_it():
+    mixers = {(one.mixer, one.local) for one in CLAIMS["mixers"].contenders}
+    assert mixers == {(mixer, local) for mixer in MIXERS for local in (False, True)}
+    assert set(REPORTED) == set(MIXERS)
+    kernels = {(one.mixer, one.kernel) for one in CLAIMS["kernels"].contenders}
+    for kernel in KERNELS:
+        assert ("inline", None if kernel == "identity" else kernel) in kernels
+        assert ("linear", None if kernel == "relu" else kernel) in kernels
+    families = {(one.family, one.mixer, one.local) for one in CLAIMS["families"].contenders}
+    assert families == {
+        (family, mixer, local) for family in FAMILIES for mixer in ("inline", "softmax") for local in (False, True)
+    }
+
+
+@pytest.mark.parametrize("name", CLAIMS)
+def test_softmax_with_the_residual_is_everywhere(name):
+    """The control that the paper lacks; kernels are compared without the residual."""
+    if name != "kernels":
+        assert any(one.mixer == "softmax" and one.local for one in CLAIMS[name].contenders)
+
+
+def test_contenders_have_names_of_their_own():
+    labels = [one.label for one in ALL]
+    assert len(set(labels)) == len(labels)
+    assert Contender("inline", local=True).label == "InLine + local"
+    assert Contender("softmax", family="pvt", rate=2.0).label == "PVT softmax (2x rate)"
+
+
+def test_every_attention_is_checked_at_three_rates():
+    for contender in (*map(Contender, MIXERS), INLINE_LOCAL, SOFTMAX_LOCAL):
+        assert {one.rate for one in ALL if replace(one, rate=1.0) == contender} == {1.0, *RATES}
+    plain, doubled = (recipe_of(replace(INLINE, rate=rate), SCALES["laptop"], DIGITS, 10, 0) for rate in (1.0, 2.0))
+    assert recipes.changes(plain, doubled) == [
+        "optim.lr: 0.001 -> 0.002", "optim.warmup_lr: 1e-05 -> 2e-05", "optim.min_lr: 1e-05 -> 2e-05",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("contender", ALL, ids=lambda one: one.label)
+def test_a_contender_is_its_recipe(contender):
+    """It can be trained, and differs from InLine in what it is called for alone."""
+    recipe = recipe_of(contender, SCALES["glance"], DIGITS, 10, 3)
+    recipes.check(recipe)
+    assert recipe.run.seed == 3
+    model = make_model(*creation(recipe, 10))
+    mixers = [module for module in model.modules() if type(module) in MIXERS.values()]
+    assert MIXERS[contender.mixer] in {type(one) for one in mixers}
+    held = [one.local is not None for one in mixers if isinstance(one, MIXERS[contender.mixer])]
+    assert all(held) if contender.local else not any(held)
+    if contender.kernel:
+        assert recipe.model.kernel == contender.kernel
+    usual = recipe_of(replace(INLINE, family=contender.family), SCALES["glance"], DIGITS, 10, 3)
+    differing = {line.partition(":")[0] for line in recipes.changes(usual, recipe)}
+    allowed = {"model.mixer", "model.kernel", "model.local", "model.args"}
+    allowed |= {"schedule.steps", "schedule.warmup_steps"} if contender.equal or contender.longer != 1 else set()
+    allowed |= {"optim.lr", "optim.warmup_lr", "optim.min_lr"} if contender.rate != 1 else set()
+    assert differing <= allowed
+
+
+def test_equal_compute_is_equal():
+    """Steps times multiply-adds, to the rounding of a step."""
+
+    def spent(contender):
+        recipe = recipe_of(contender, SCALES["laptop"], DataPart(source="digits"), 10, 0)
+        return recipe.schedule.steps, count(make_model(*creation(recipe, 10))).flops
+
+    steps, cost = spent(SOFTMAX)
+    for one in CLAIMS["resolution"].contenders:
+        own_steps, own_cost = spent(one)
+        assert abs(own_steps * own_cost - steps * cost) <= own_cost / 2
+    tokens = [spent(replace(INLINE, equal=True, finer=finer))[1] for finer in (0.5, 1, 2)]
+    assert tokens[1] / tokens[0] > 3
+    assert tokens[2] / tokens[1] > 3
+
+
+@pytest.mark.parametrize("contender", [one for one in ALL if one.rate == 1], ids=lambda one: one.label)
+def test_the_imagenet_scale_has_the_papers_recipes(contender):
+    recipe = recipe_of(contender, IMAGENET, DataPart(source="/imagenet"), 1000, 0)
+    recipes.check(recipe)
+    published = recipes.load(f"inline_{contender.family}_tiny")
+    differing = {line.partition(":")[0] for line in recipes.changes(published, recipe)}
+    assert differing <= {
+        "model.mixer",
+        "model.kernel",
+        "model.local",
+        "model.args",
+        "data.size",
+        "schedule.epochs",
+        "run.evaluate",
+    }
+    assert ("data.size" in differing) == (contender.finer != 1)
+    assert "schedule.epochs" not in differing or contender.equal or contender.longer != 1
+    creation(recipe, 1000)
+
+
+def test_no_best_of_several_evaluations():
+    recipe = recipe_of(SOFTMAX_LOCAL, SCALES["laptop"], DIGITS, 10, 0)
+    assert recipe.run.evaluate >= recipe.schedule.epochs
