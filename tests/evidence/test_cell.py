@@ -21,7 +21,7 @@ def with_part(part, **changes):
 @pytest.mark.parametrize(
     "other",
     [
-        with_part("optim", lr=2e-3), with_part("schedule", steps=61), with_part("model", local=True), with_part("run", seed=1),
+        with_part("optim", lr=3e-3), with_part("schedule", steps=61), with_part("model", local=True), with_part("run", seed=1),
         with_part("augment", hflip=0.25), replace(CELL, data="others"), replace(CELL, kind="look"),
     ],
 )  # fmt: skip

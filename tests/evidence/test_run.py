@@ -52,7 +52,7 @@ def test_the_command_from_beginning_to_end(tmp_path, monkeypatch, capsys):
     out = tmp_path / "out"
     reproduce("--seeds", "2", "--out", str(out))
     said = capsys.readouterr()
-    assert "Scale glance, as asked: DeiT of width 8 and depth 1, 6 steps of 64 pictures a cell; pictures: digits" in said.err
+    assert "Scale glance, as asked: DeiT of width 8 and depth 1, 6 steps of 32 pictures a cell; pictures: digits" in said.err
     assert "4 cells, 0 of them done; 4 to run" in said.err
     assert "cells: 4/4" in said.err
     assert "Two attentions" in said.out
@@ -184,6 +184,34 @@ def test_ctrl_c_saves_what_all_processes_are_at(tmp_path):
     assert said.strip().endswith("Stopped and saved. The same command goes on.")
     assert "Traceback" not in said
     assert len({folder.parent for folder in cells.glob("*/checkpoints/step-*")}) == 2
+
+
+LAUNCHED = """
+from dataclasses import replace
+from inline_attention.cli.main import main
+from inline_attention.evidence.claims import CLAIMS, INLINE, LINEAR, Check, Side
+from inline_attention.evidence.scale import SCALES, Scale
+SCALES["glance"] = Scale("glance", 6, 8, 1)
+CLAIMS["mixers"] = replace(CLAIMS["mixers"], checks=(Check("", Side(INLINE), Side(LINEAR)),), rated=())
+main()
+"""
+
+
+def test_a_launcher_gives_a_cell_to_all_its_processes(tmp_path):
+    """Two processes train each cell together, to what one gives; one of them writes."""
+    script = tmp_path / "launched.py"
+    script.write_text(LAUNCHED)
+    words = ["reproduce", "mixers", "--data", "digits", "--scale", "glance", "--seeds", "1", "--device", "cpu"]
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(script)]
+    done = subprocess.run([*launcher, *words, "--out", str(tmp_path / "two")], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stderr.count("2 cells, 0 of them done") == 1
+    alone = {record.key: record for record in run(grid().trainings, tmp_path / "one")}
+    together = read_results(tmp_path / "two" / "results.json").records
+    assert [record.status for record in together] == ["done", "done"]
+    for record in together:
+        assert record.metrics["loss"] == pytest.approx(alone[record.key].metrics["loss"], rel=1e-4)
+        assert record.metrics["top1"] == pytest.approx(alone[record.key].metrics["top1"], abs=1.0)
 
 
 @pytest.mark.parametrize(("text", "seconds"), [("90s", 90), ("30m", 1800), ("2h", 7200), ("1.5d", 129600)])

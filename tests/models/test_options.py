@@ -192,12 +192,26 @@ def test_a_model_on_the_meta_device_is_filled():
         ({"img_size": 4}, ValueError, "img_size must be at least 8 a side"),
         ({"num_classes": -1}, ValueError, "num_classes must not be negative, got -1"),
         ({"output_stride": 8}, TypeError, "inline_swin_nano has no argument 'output_stride'; it has: attn_drop_rate"),
+        ({"weight_init": "zero"}, ValueError, "unknown weight_init 'zero'; known: normal, xavier"),
         ({"global_pool": "bogus"}, ValueError, "known for this model: 'avg', 'max', 'avgmax', ''"),
     ],
 )
 def test_wrong_options_are_named(options, error, message):
     with pytest.raises(error, match=message):
         timm.create_model("inline_swin_nano", **options)
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_first_weights(name):
+    """Of the published deviation, or of one by the width; the classifier is the same in both."""
+    for kind in ("normal", "xavier"):
+        model = timm.create_model(name, weight_init=kind)
+        for called, module in model.named_modules():
+            if isinstance(module, nn.Linear):
+                by_width = (2 / sum(module.weight.shape)) ** 0.5
+                wanted = by_width if kind == "xavier" and called != "head" else 0.02
+                assert module.weight.std().item() == pytest.approx(wanted, rel=0.15), called
+                assert module.bias is None or not module.bias.any()
 
 
 def test_a_wrong_input_size_changes_nothing():

@@ -156,18 +156,21 @@ class Reproduce:
         def left(wanted: list["Cell"]) -> list["Cell"]:
             return list({cell.key: cell for cell in wanted if _found(cell, cells) is None}.values())
 
-        console = Console(stderr=True)
+        rank = int(os.environ.get("RANK", "0"))
+        console = Console(stderr=True, quiet=rank > 0)
         total = len(left(grid.cells))
 
         def work(wanted: list[Any]) -> Generator["Record"]:
             def stop() -> bool:
                 return bool(wanted)
 
-            for group in (grid.trainings, grid.looks):
+            for group in (grid.trainings, [] if rank else grid.looks):
                 if jobs > 1:
                     yield from run_side_by_side(left(group), cells, device=self.device, jobs=jobs)
                 else:
                     yield from run_in_turn(left(group), cells, device=self.device, stop=stop)
+            if rank:  # one process of a launcher looks and times
+                return
             yield from run_in_turn(left(grid.races), cells, device=self.device, stop=stop, racers=grid.racers)
 
         try:
@@ -271,7 +274,8 @@ def _tell(record: "Record", console: Console) -> None:
 
 
 def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
+    if int(os.environ.get("RANK", "0")) == 0:
+        print(text, file=sys.stderr, flush=True)
 
 
 def _duration(seconds: float) -> str:

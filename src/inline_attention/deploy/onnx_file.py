@@ -27,8 +27,10 @@ def write_onnx(program: ExportedProgram, path: Path) -> None:
 
     try:
         with _quiet():
-            made = torch.onnx.export(program, dynamo=True, input_names=[INPUT], output_names=[OUTPUT], verbose=False)
-        graph = made.model_proto if made is not None else None
+            made = torch.onnx.export(
+                program, dynamo=True, input_names=[INPUT], output_names=[OUTPUT], verbose=False, optimize=False
+            )
+            graph = _tidied(made.model) if made is not None else None
     except Exception as error:  # of the translator, in many kinds
         raise ValueError(f"the graph cannot be written as ONNX: {_cause(error)}") from error
     if graph is None:
@@ -43,6 +45,31 @@ def write_onnx(program: ExportedProgram, path: Path) -> None:
         part.ClearField("doc_string")
     onnx.checker.check_model(graph)
     path.write_bytes(graph.SerializeToString())
+
+
+def _tidied(model: Any) -> Any:
+    """With constants folded, and without what is there twice or for nothing.
+
+    `optimize=True` would do that too, and look for subgraphs to rewrite, in a time that grows with the square of the graph:
+    minutes for a deep model, whose file then runs no faster, since onnxruntime rewrites what it opens.
+    """
+    import onnx_ir
+    from onnx_ir.passes import common
+    from onnxscript.optimizer import fold_constants
+
+    for _ in range(2):  # what one round folds lets the next fold more
+        fold_constants(model)
+        common.RemoveUnusedNodesPass()(model)
+    for step in (
+        common.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0),
+        common.DeduplicateInitializersPass(),
+        common.CommonSubexpressionEliminationPass(),
+        common.IdentityEliminationPass(),
+        common.RemoveUnusedNodesPass(),
+        common.RemoveUnusedOpsetsPass(),
+    ):
+        step(model)
+    return onnx_ir.to_proto(model)
 
 
 def write_int8(source: Path, path: Path) -> None:

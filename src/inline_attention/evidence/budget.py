@@ -15,7 +15,7 @@ from .cell import Cell
 from .claims import SPEED_FACTORS, Claim
 from .grid import grid_of
 from .run_cell import RACE_SECONDS
-from .scale import SCALES, Scale
+from .scale import BATCH, SCALES, Scale
 
 UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 BESIDE = 1.3
@@ -57,13 +57,13 @@ def choose_scale(claims: Sequence[Claim], data: DataPart, seeds: int, jobs: int,
 
 def _kind(recipe: Recipe) -> Recipe:
     """Recipes whose steps take about as long are one: the plain attention of a model stands for all."""
-    arguments = re.sub(r"inline_window=\d+", "", recipe.model.args)
+    arguments = re.sub(r"(, )?inline_window=\d+", "", recipe.model.args)
     model = replace(recipe.model, mixer="softmax", kernel=None, local=False, args=arguments)
     return Recipe(model=model, data=recipe.data)
 
 
 @lru_cache
-def _step(recipe: Recipe, classes: int, batch: int = 64) -> float:
+def _step(recipe: Recipe, classes: int, batch: int = BATCH) -> float:
     """Seconds of one step on one core: the best of three."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)

@@ -86,7 +86,8 @@ def _speed(numbers: Numbers) -> Figure:
         accuracy = numbers.mean(Side(one))
         line = "-" if one.local else "--"
         points = [(factor, speed.mean) for factor, speed in zip(SPEED_FACTORS, speeds, strict=True) if speed is not None]
-        left.plot(*zip(*points, strict=True), line, color=_color(one), marker="o", markersize=4, label=one.label)
+        if points:
+            left.plot(*zip(*points, strict=True), line, color=_color(one), marker="o", markersize=4, label=one.label)
         if accuracy is not None and speeds[-1] is not None:
             right.scatter(
                 speeds[-1].mean, accuracy.mean, s=45, facecolor=_color(one) if one.local else "white", edgecolor=_color(one)

@@ -3,7 +3,7 @@
 import os
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -18,20 +18,19 @@ from ..bench.race import forward
 from ..bench.timing import interleave
 from ..models.counting import count
 from ..plain.wording import first_line
-from ..training.classify import Classify
 from ..training.create import creation, make_model
 from ..training.engine import Report
 from ..training.pictures import Stream
 from ..training.plan import Plan
 from ..training.recipe import Recipe
 from ..training.run_folder import RunFolder
-from ..training.source import open_source
 from ..training.train import train
 from ..training.trained import load_trained
 from ..training.view import evaluation_view
 from .cell import Cell, Record, Status
 from .claims import SPEED_FACTORS
 from .code import code_version
+from .held import HeldClassify, held_source
 
 LOOKED_AT = 64
 """Pictures that confusion and locality are counted over."""
@@ -45,6 +44,12 @@ Metrics = dict[str, Any]
 
 class StoppedError(Exception):
     """Someone wants to stop; what the cell has done is saved."""
+
+
+def place_of(device: str) -> torch.device:
+    """The device of that name; 'auto' is the accelerator, if there is one."""
+    found = torch.accelerator.current_accelerator() if device == "auto" and torch.accelerator.is_available() else None
+    return found or torch.device("cpu" if device == "auto" else device)
 
 
 class _Silent(Report):
@@ -87,12 +92,12 @@ def run_cell(
         if cell.kind == "train":
             metrics = _train(cell, folder, device, stop)
         elif cell.kind == "look":
-            metrics = _look(folder / Cell("train", cell.contender, cell.recipe, cell.data).key, cell.recipe)
+            metrics = _look(folder / replace(cell, kind="train").key, cell.recipe, place_of(device))
         else:
-            metrics = _race(racers or {}, cell.seed, device)
+            metrics = _race(racers or {}, cell.seed, place_of(device))
     except FloatingPointError as diverged:
         status, error = "diverged", first_line(diverged)
-        metrics = {"top1": 100 / len(open_source(cell.recipe.data).classes)}
+        metrics = {"top1": 100 / len(held_source(cell.recipe.data).classes)}
     except StoppedError:
         raise
     except Exception as failed:  # whatever it is, the other cells go on
@@ -107,7 +112,7 @@ def run_cell(
         cell.key,
         cell.recipe_hash,
         code_version(),
-        dict(machine(torch.device("cpu" if device == "auto" else device))),
+        machine(place_of(device)),
         error,
     )
     if int(os.environ.get("RANK", "0")) == 0:
@@ -123,7 +128,7 @@ def _train(cell: Cell, folder: Path, device: str, stop: Callable[[], bool]) -> M
     """Accuracy after the last step; what it cost."""
     out = folder / cell.key
     resume = (out / "recipe.toml").exists()
-    outcome = train(Classify(cell.recipe), out, resume=resume, report=_Silent(), stop=stop, device=device)
+    outcome = train(HeldClassify(cell.recipe), out, resume=resume, report=_Silent(), stop=stop, device=device)
     if not outcome.finished:
         raise StoppedError
     rows = [row for row in outcome.rows if row["kind"] == "evaluation"]
@@ -142,22 +147,23 @@ def _train(cell: Cell, folder: Path, device: str, stop: Callable[[], bool]) -> M
 
 
 @torch.no_grad()
-def _look(run: Path, recipe: Recipe) -> Metrics:
+def _look(run: Path, recipe: Recipe, place: torch.device) -> Metrics:
     """In percent: confused pairs of queries, weight on the own 3 x 3 in the first layer, accuracy with keys hidden."""
     trained = load_trained(str(run))
-    held = open_source(recipe.data).val
+    model = trained.model.to(place)
+    held = held_source(recipe.data).val
     if isinstance(held, Stream):
         raise ValueError(f"{recipe.data.source} comes as a stream: pictures cannot be drawn from it")
     order = torch.randperm(len(held), generator=torch.Generator().manual_seed(0)).tolist()[:HIDDEN_FROM]
     loaded = [held.load(index, recipe.data.channels) for index in order]
     view = evaluation_view(trained.data)
-    subject = Subject(run.name, trained.model, view)
+    subject = Subject(run.name, model, view)
     pictures = [picture for picture, _ in loaded]
     confused = confusion_of(batches_of(subject, pictures[:LOOKED_AT]))
     first = locality_of(batches_of(subject, pictures[:LOOKED_AT]), (3,))[0]
-    labels = torch.tensor([label for _, label in loaded])
-    pixels = torch.stack([view(picture) for picture in pictures])
-    masked = masking(trained.model, zip(pixels.split(64), labels.split(64), strict=True), (3,))
+    labels = torch.tensor([label for _, label in loaded], device=place)
+    pixels = torch.stack([view(picture) for picture in pictures]).to(place)
+    masked = masking(model, zip(pixels.split(64), labels.split(64), strict=True), (3,))
     return {
         "confused": 100 * confused.share(STATED),
         "near": 100 * first.attention[0],
@@ -169,9 +175,8 @@ def _look(run: Path, recipe: Recipe) -> Metrics:
     }
 
 
-def _race(racers: Mapping[str, Recipe], seed: int, device: str) -> Metrics:
+def _race(racers: Mapping[str, Recipe], seed: int, place: torch.device) -> Metrics:
     """Pictures per second of every contender, at several sizes, in turn within one process."""
-    place = torch.device("cpu" if device == "auto" else device)
     found: dict[str, Metrics] = {label: {} for label in racers}
     for factor in SPEED_FACTORS:
         calls = {}

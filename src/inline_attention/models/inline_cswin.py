@@ -21,7 +21,7 @@ class InLineCSwin(Backbone):
     Every attention, linear or softmax, has LePE. The local residual makes its kernels from the block's input before its norm.
 
     Args:
-        img_size, patch_size, in_chans, num_classes, global_pool, drop_rate: as for every `Backbone`.
+        img_size, patch_size, in_chans, num_classes, global_pool, drop_rate, weight_init: as for every `Backbone`.
         embed_dim: channels of the first stage; each stage has twice those of the one before.
         depths, num_heads: of each stage.
         mlp_ratio: hidden channels of the MLPs over channels.
@@ -37,6 +37,7 @@ class InLineCSwin(Backbone):
         num_classes: int = 1000,
         global_pool: str = "avg",
         drop_rate: float = 0.0,
+        weight_init: str = "normal",
         *,
         embed_dim: int = 64,
         depths: Sequence[int] = (2, 4, 18, 1),
@@ -71,6 +72,7 @@ class InLineCSwin(Backbone):
             num_classes=num_classes,
             global_pool=global_pool,
             drop_rate=drop_rate,
+            weight_init=weight_init,
         )
 
 

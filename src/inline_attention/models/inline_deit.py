@@ -18,7 +18,7 @@ class InLineDeiT(Backbone):
     """Patches, a class token, position embeddings, blocks; the class token is what the classifier sees.
 
     Args:
-        img_size, patch_size, in_chans, num_classes, global_pool, drop_rate: as for every `Backbone`.
+        img_size, patch_size, in_chans, num_classes, global_pool, drop_rate, weight_init: as for every `Backbone`.
         embed_dim: channels.
         depth: blocks.
         num_heads: heads of each block.
@@ -34,6 +34,7 @@ class InLineDeiT(Backbone):
         num_classes: int = 1000,
         global_pool: str = "token",
         drop_rate: float = 0.0,
+        weight_init: str = "normal",
         *,
         embed_dim: int = 192,
         depth: int = 12,
@@ -57,6 +58,7 @@ class InLineDeiT(Backbone):
             num_classes=num_classes,
             global_pool=global_pool,
             drop_rate=drop_rate,
+            weight_init=weight_init,
         )
 
 

@@ -21,8 +21,8 @@ class InLinePVT(Backbone):
     Softmax blocks take keys and values from a map smaller by `sr_ratios`.
 
     Args:
-        img_size, patch_size, in_chans, num_classes, global_pool, drop_rate: as for every `Backbone`; global_pool=None is "avg",
-            and "token" with a class token.
+        img_size, patch_size, in_chans, num_classes, global_pool, drop_rate, weight_init: as for every `Backbone`;
+            global_pool=None is "avg", and "token" with a class token.
         embed_dims, depths, num_heads, mlp_ratios, sr_ratios: of each stage.
         class_token: put a class token into the last stage and a norm after it, as PVT with softmax was published.
         attention: mixer, kernel, local and the like, as `BlockMaker` has them.
@@ -36,6 +36,7 @@ class InLinePVT(Backbone):
         num_classes: int = 1000,
         global_pool: str | None = None,
         drop_rate: float = 0.0,
+        weight_init: str = "normal",
         *,
         embed_dims: Sequence[int] = (64, 128, 320, 512),
         depths: Sequence[int] = (2, 2, 2, 2),
@@ -69,6 +70,7 @@ class InLinePVT(Backbone):
             num_classes=num_classes,
             global_pool=("token" if class_token else "avg") if global_pool is None else global_pool,
             drop_rate=drop_rate,
+            weight_init=weight_init,
         )
 
 

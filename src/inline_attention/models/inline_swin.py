@@ -22,7 +22,7 @@ class InLineSwin(Backbone):
     """The first blocks of a stage see the whole map, linearly; the others see windows, every second one shifted.
 
     Args:
-        img_size, patch_size, in_chans, num_classes, global_pool, drop_rate: as for every `Backbone`.
+        img_size, patch_size, in_chans, num_classes, global_pool, drop_rate, weight_init: as for every `Backbone`.
         embed_dim: channels of the first stage; each stage has twice those of the one before.
         depths, num_heads: of each stage.
         mlp_ratio: hidden channels of the MLPs over channels.
@@ -39,6 +39,7 @@ class InLineSwin(Backbone):
         num_classes: int = 1000,
         global_pool: str = "avg",
         drop_rate: float = 0.0,
+        weight_init: str = "normal",
         *,
         embed_dim: int = 96,
         depths: Sequence[int] = (2, 2, 6, 2),
@@ -76,6 +77,7 @@ class InLineSwin(Backbone):
             num_classes=num_classes,
             global_pool=global_pool,
             drop_rate=drop_rate,
+            weight_init=weight_init,
         )
 
     def set_input_size(

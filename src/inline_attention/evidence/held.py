@@ -1,0 +1,76 @@
+"""Small pictures, read once and kept in memory: the cells that one process trains share them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import Any
+
+from PIL import Image
+from typing_extensions import override
+
+from ..training.classify import Classify
+from ..training.pictures import Pictures, Stream
+from ..training.recipe import DataPart
+from ..training.source import Source, open_source
+
+ROOM = 2**30
+"""Bytes of pictures that are kept in a process; the others are read each time."""
+
+
+@dataclass
+class Held(Pictures):
+    """Pictures that are kept once they were read."""
+
+    whole: Pictures
+    room: int
+    """Bytes that are left."""
+    kept: dict[tuple[int, int], tuple[Image.Image, Any]] = field(default_factory=dict)
+    names: Sequence[str] | None = None
+
+    def __len__(self) -> int:
+        return len(self.whole)
+
+    @override
+    def name(self, index: int) -> str:
+        return self.whole.name(index)
+
+    @override
+    def load(self, index: int, channels: int) -> tuple[Image.Image, Any]:
+        found = self.kept.get((index, channels))
+        if found is None:
+            found = self.whole.load(index, channels)
+            size = 4 * found[0].width * found[0].height  # as Pillow lays pixels out
+            if size <= self.room:
+                self.kept[index, channels] = found
+                self.room -= size
+        return found
+
+    @override
+    def labels(self) -> Sequence[int] | None:
+        return self.whole.labels()
+
+    @override
+    def files(self) -> Sequence[str] | None:
+        if self.names is None:
+            self.names = self.whole.files()
+        return self.names
+
+    @override
+    def digest(self) -> str:
+        return self.whole.digest()
+
+
+@lru_cache(maxsize=1)
+def held_source(data: DataPart) -> Source:
+    """The source that a recipe names, the same one for all cells of a process."""
+    source = open_source(data)
+    train, val = (part if isinstance(part, Stream) else Held(part, ROOM // 2) for part in (source.train, source.val))
+    return replace(source, train=train, val=val)
+
+
+class HeldClassify(Classify):
+    """Classification of pictures that are kept."""
+
+    @override
+    def open(self) -> Source:
+        return held_source(self.recipe.data)
