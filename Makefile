@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: help demo test slow check site format bench clean
+.PHONY: help demo test slow check site results format bench clean
 
 help:  ## this list
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -30,6 +30,9 @@ check: $(VENV)/.ready  ## lint, format and types
 
 site: $(VENV)/.ready  ## build the documentation into site/, warnings are errors
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+results: $(VENV)/.ready  ## docs/results.md and its figures, again from the stored records
+	$(BIN)/inline reproduce --from benchmarks/results/reproduce.json --out docs
 
 format: $(VENV)/.ready  ## let ruff mend what it can
 	$(BIN)/ruff check --fix .

@@ -4,7 +4,18 @@ from dataclasses import replace
 
 import pytest
 
-from inline_attention.evidence.claims import CLAIMS, INLINE, INLINE_LOCAL, RATES, REPORTED, SOFTMAX, SOFTMAX_LOCAL, trained
+from inline_attention.evidence.claims import (
+    CLAIMS,
+    INLINE,
+    INLINE_LOCAL,
+    LENGTHS,
+    RATES,
+    REPORTED,
+    SOFTMAX,
+    SOFTMAX_LOCAL,
+    at_equal_compute,
+    trained,
+)  # fmt: skip
 from inline_attention.evidence.contender import FAMILIES, Contender
 from inline_attention.evidence.scale import IMAGENET, SCALES, recipe_of
 from inline_attention.layers import MIXERS
@@ -85,10 +96,19 @@ def test_equal_compute_is_equal():
     steps, cost = spent(SOFTMAX)
     for one in CLAIMS["resolution"].contenders:
         own_steps, own_cost = spent(one)
-        assert abs(own_steps * own_cost - steps * cost) <= own_cost / 2
-    tokens = [spent(replace(INLINE, equal=True, finer=finer))[1] for finer in (0.5, 1, 2)]
-    assert tokens[1] / tokens[0] > 3
-    assert tokens[2] / tokens[1] > 3
+        assert abs(own_steps * own_cost - LENGTHS[-1] * steps * cost) <= own_cost / 2
+    coarse, fine = (spent(at_equal_compute(INLINE, finer))[1] for finer in (1, 2))
+    assert fine / coarse > 3
+
+
+def test_keys_of_pvts_twin_are_a_seven_by_seven_map():
+    """As at 224 pixels, or nearly; by its usual ratios a small picture would leave it four keys."""
+    softmax, inline = (
+        recipe_of(Contender(one, family="pvt"), SCALES["laptop"], DIGITS, 10, 0) for one in ("softmax", "inline")
+    )
+    assert softmax.data.size == (16, 16)
+    assert "sr_ratios=[2, 1, 1, 1]" in softmax.model.args
+    assert "sr_ratios" not in inline.model.args
 
 
 @pytest.mark.parametrize("contender", [one for one in ALL if one.rate == 1], ids=lambda one: one.label)

@@ -90,7 +90,7 @@ def test_rates_that_would_turn_a_difference_are_told():
     text = page(told, {})
     assert "More than a point better at another rate: softmax (2x, +4.0)." in text
     assert "InLine + local beats softmax (+1.00 to -3.00)" in text
-    assert "| softmax | 49.00 | 51.00 | 55.00 | 2x |" in text
+    assert "| softmax | 49.00 | 51.00 | 55.00 | 2x, the edge |" in text
 
 
 def test_a_file_and_back(tmp_path):
@@ -109,7 +109,7 @@ def test_a_file_and_back(tmp_path):
 
 def test_counting_in_words():
     assert counted(["holds", "cannot tell", "holds"]) == "2 hold, 1 cannot be told"
-    assert counted([]) == "none measured"
+    assert counted([]) == "-"
 
 
 def everything():

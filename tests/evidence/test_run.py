@@ -14,7 +14,7 @@ import pytest
 from inline_attention.cli.main import main
 from inline_attention.evidence import run_cell
 from inline_attention.evidence.budget import choose_scale, estimate_seconds, parse_budget
-from inline_attention.evidence.cell import load_record
+from inline_attention.evidence.cell import load_record, read_record
 from inline_attention.evidence.claims import CLAIMS, INLINE, LINEAR, Check, Claim, Side
 from inline_attention.evidence.grid import grid_of
 from inline_attention.evidence.pool import run_in_turn, run_side_by_side
@@ -72,6 +72,8 @@ def test_the_command_from_beginning_to_end(tmp_path, monkeypatch, capsys):
     assert (out / "results.md").read_text() == page
     main(["reproduce", "--from", str(out / "results.json"), "--out", str(tmp_path / "copy")])
     assert (tmp_path / "copy" / "results.md").read_text() == page
+    main(["reproduce", "mixers", "--data", "digits", "--out", str(out), "--device", "cpu", "--dry-run"])
+    assert f"Scale glance, as {out}/scale.txt says" in capsys.readouterr().err
     reproduce("--seeds", "3", "--out", str(out), "--dry-run")
     assert "6 cells, 4 of them done; 2 to run" in capsys.readouterr().err
 
@@ -166,7 +168,8 @@ def test_a_process_that_dies_takes_one_cell_with_it(tmp_path):
     records = list(run_side_by_side(cells, tmp_path, device="cpu", jobs=1))
     assert [(record.status, record.key) for record in records] == [("failed", cells[0].key), ("done", cells[1].key)]
     assert "its process died" in records[0].error
-    assert load_record(tmp_path, cells[0].key) is None, "it is run again, and goes on"
+    assert load_record(tmp_path, cells[0].key) == records[0]
+    assert read_record(tmp_path, cells[0].key) is None, "it is run again, and goes on"
 
 
 def test_ctrl_c_saves_what_all_processes_are_at(tmp_path):
@@ -181,7 +184,8 @@ def test_ctrl_c_saves_what_all_processes_are_at(tmp_path):
     os.killpg(process.pid, signal.SIGINT)
     said = process.communicate(timeout=120)[1]
     assert process.returncode == 130, said
-    assert said.strip().endswith("Stopped and saved. The same command goes on.")
+    assert said.strip().endswith("Stopped and saved: this is what there is so far. The same command goes on.")
+    assert read_results(tmp_path / "results.json").records == []
     assert "Traceback" not in said
     assert len({folder.parent for folder in cells.glob("*/checkpoints/step-*")}) == 2
 
@@ -225,8 +229,10 @@ def test_a_larger_budget_is_a_larger_scale(monkeypatch):
     chosen = [choose_scale([CLAIM], DIGITS, 3, 2, budget)[0].name for budget in (1e-3, 50, 100, 1e3, 1e9)]
     assert [names.index(name) for name in chosen] == sorted(names.index(name) for name in chosen)
     assert (chosen[0], chosen[-1]) == ("glance", "week")
-    seconds = estimate_seconds(grid(3).trainings, 10, 2)
-    assert seconds == pytest.approx(1.3 * 6 * 6 * 0.01 / 2)
+    found = grid(3)
+    assert found.held_out == 359
+    seconds = estimate_seconds(found.trainings, found, 2)
+    assert seconds == pytest.approx(6 * (1.5 * 6 * 0.01 + 359 * (4e-4 + 0.01 / 32 / 3)) / 2)
 
 
 @pytest.mark.parametrize(
@@ -241,6 +247,7 @@ def test_a_larger_budget_is_a_larger_scale(monkeypatch):
         (["--budget", "0h"], "--budget must be a time such as"),
         (["--seeds", "0"], "--seeds must be positive, got 0"),
         (["--jobs", "0"], "--jobs must be positive, got 0"),
+        (["--device", "tpu9"], "unknown device 'tpu9'; this machine has: cpu"),
         (["--data", "/no/such/folder"], "there is no folder /no/such/folder"),
         (["--from", "/no/such/file.json"], "cannot read /no/such/file.json: No such file"),
     ],

@@ -79,13 +79,22 @@ class Reproduce:
             return
         cells = self.out / "cells"
         prepare_folder(cells)
-        self._run(grid, cells, jobs)
+        self._chosen.write_text(scale.name + "\n")
+        done = self._run(grid, cells, jobs)
         results = _collect(claims, scale, data, self.seeds, grid, cells)
         if int(os.environ.get("RANK", "0")) == 0:
             from ..training.checkpoint import write_whole
 
             write_whole(self.out / "results.json", results.to_json().encode())
             self._report(results)
+        if not done:
+            _say("Stopped and saved: this is what there is so far. The same command goes on.")
+            sys.exit(130)
+
+    @property
+    def _chosen(self) -> Path:
+        """A file that says which scale was chosen, so that the same command goes on with it."""
+        return self.out / "scale.txt"
 
     def _claims(self) -> list["Claim"]:
         from ..evidence.claims import CLAIMS
@@ -98,10 +107,10 @@ class Reproduce:
 
     def _data(self) -> "DataPart":
         from ..training.recipe import DataPart
-        from ..training.source import FASHION
+        from ..training.source import FASHION, NAMED
 
         source = self.data or ("fashion-mnist" if FASHION.is_dir() else "digits")
-        if Path(source).exists():
+        if source not in NAMED and Path(source).exists():
             source = str(Path(source).resolve())
         return DataPart(source=source, root=self.root)
 
@@ -110,6 +119,9 @@ class Reproduce:
 
         if self.jobs is not None and self.jobs < 1:
             raise ValueError(f"--jobs must be positive, got {self.jobs}")
+        there = str(torch.accelerator.current_accelerator()) if torch.accelerator.is_available() else "cpu"
+        if self.device not in ("auto", "cpu", there):
+            raise ValueError(f"unknown device {self.device!r}; this machine has: {', '.join(dict.fromkeys(['cpu', there]))}")
         if "RANK" in os.environ:
             return 1
         alone = self.device not in ("auto", "cpu") or (self.device == "auto" and torch.accelerator.is_available())
@@ -119,6 +131,7 @@ class Reproduce:
         """The scale that was asked for, or that fits; told with the number of cells and about how long they take."""
         from ..evidence.budget import choose_scale, estimate_seconds, parse_budget
         from ..evidence.grid import grid_of
+        from ..evidence.run_cell import place_of
         from ..evidence.scale import IMAGENET, SCALES
         from ..training.recipe import nearest
 
@@ -127,7 +140,12 @@ class Reproduce:
         if self.scale is not None and self.scale not in known:
             raise ValueError(f"unknown scale {self.scale!r}{nearest(self.scale, known)}; there are: {', '.join(known)}")
         why = "as asked"
-        if self.scale is None:
+        before = self._chosen.read_text().strip() if self._chosen.is_file() else ""
+        if self.scale is None and before in known:
+            scale, why = known[before], f"as {self._chosen} says"
+        elif self.scale is None:
+            if "RANK" in os.environ:
+                raise ValueError("processes of a launcher would each choose a scale: give --scale")
             scale, seconds = choose_scale(claims, data, self.seeds, jobs, budget)
             why = (
                 f"the largest within --budget {self.budget}"
@@ -135,20 +153,20 @@ class Reproduce:
                 else f"the smallest, beyond --budget {self.budget}"
             )
         else:
-            scale = known[self.scale]
-        grid = grid_of(claims, scale, data, self.seeds)
+            scale = known[self.scale or ""]
+        grid = grid_of(claims, scale, data, self.seeds, str(place_of(self.device)))
         left = [cell for cell in grid.cells if _found(cell, self.out / "cells") is None]
         told = ""
         if scale is not IMAGENET:
-            told = f", about {_duration(estimate_seconds(left, grid.classes, jobs))}"
+            told = f", about {_duration(estimate_seconds(left, grid, jobs))}"
         _say(f"Scale {scale.name}, {why}: {scale.says}; pictures: {data.source}")
         keys = {cell.key for cell in grid.cells}
         done = len(keys) - len({cell.key for cell in left})
         _say(f"{len(keys)} cells, {done} of them done; {len(keys) - done} to run, {jobs} side by side{told}")
         return scale, grid
 
-    def _run(self, grid: "Grid", cells: Path, jobs: int) -> None:
-        """What is not there yet. Races come last, alone."""
+    def _run(self, grid: "Grid", cells: Path, jobs: int) -> bool:
+        """What is not there yet; False if someone wanted to stop. Races come last, alone."""
         from ..evidence.pool import run_in_turn, run_side_by_side
         from ..evidence.run_cell import StoppedError
         from .train import interruptible
@@ -180,8 +198,8 @@ class Reproduce:
                 for record in track(records, "cells", total, console):
                     _tell(record, console)
         except (StoppedError, KeyboardInterrupt):
-            _say("Stopped and saved. The same command goes on.")
-            sys.exit(130)
+            return False
+        return True
 
     def _report(self, results: "Results") -> None:
         """Figures, the page, and the verdicts on the screen."""

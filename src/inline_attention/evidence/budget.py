@@ -13,13 +13,15 @@ from ..training.create import creation, make_model
 from ..training.recipe import DataPart, Recipe
 from .cell import Cell
 from .claims import SPEED_FACTORS, Claim
-from .grid import grid_of
+from .grid import Grid, grid_of
 from .run_cell import RACE_SECONDS
 from .scale import BATCH, SCALES, Scale
 
 UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
-BESIDE = 1.3
-"""Time of a cell over that of its steps: reading pictures, evaluation."""
+BESIDE = 1.5
+"""Time of a step over that of its forward and backward: reading pictures, the optimizer, a machine that is not quiet."""
+READ_SECONDS = 4e-4
+"""About, to read one held-out picture."""
 LOOK_SECONDS = 60.0
 """About, to look at one model."""
 
@@ -32,12 +34,13 @@ def parse_budget(text: str) -> float:
     return float(found[1]) * UNITS[found[2]]
 
 
-def estimate_seconds(cells: Sequence[Cell], classes: int, jobs: int) -> float:
-    """About how long cells take, side by side."""
+def estimate_seconds(cells: Sequence[Cell], grid: Grid, jobs: int) -> float:
+    """About how long some of a grid's cells take, side by side. A picture forward is a third of it forward and backward."""
     spent = {"train": 0.0, "look": 0.0, "race": 0.0}
     for cell in cells:
         if cell.kind == "train":
-            spent["train"] += BESIDE * cell.recipe.schedule.steps * _step(_kind(cell.recipe), classes)
+            step = _step(_kind(cell.recipe), grid.classes)
+            spent["train"] += BESIDE * cell.recipe.schedule.steps * step + grid.held_out * (READ_SECONDS + step / BATCH / 3)
         elif cell.kind == "look":
             spent["look"] += LOOK_SECONDS
         else:
@@ -49,7 +52,7 @@ def choose_scale(claims: Sequence[Claim], data: DataPart, seeds: int, jobs: int,
     """The largest scale that fits, and about how long it takes; the smallest if none does."""
     for scale in reversed(SCALES.values()):
         grid = grid_of(claims, scale, data, seeds)
-        seconds = estimate_seconds(grid.cells, grid.classes, jobs)
+        seconds = estimate_seconds(grid.cells, grid, jobs)
         if seconds <= budget:
             break
     return scale, seconds

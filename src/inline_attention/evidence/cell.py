@@ -46,12 +46,6 @@ class Cell:
         code = code_version(DECIDING) if self.kind == "train" else code_version((*DECIDING, *LOOKING))
         return _hash({"kind": self.kind, "recipe": self.recipe_hash, "seed": self.seed, "code": code})
 
-    @property
-    def title(self) -> str:
-        """For people."""
-        what = "all, timed" if self.contender is None else self.contender.label
-        return f"{what}{', looked at' if self.kind == 'look' else ''}, seed {self.seed}"
-
 
 @dataclass(frozen=True)
 class Record:

@@ -7,17 +7,18 @@ from pathlib import Path
 
 DECIDING = ("ops", "layers", "models", "plain", "training")
 """Rooms that a training run goes through."""
-LOOKING = ("analysis", "bench")
-"""Rooms that look at trained models."""
+LOOKING = ("analysis", "bench", "evidence/run_cell.py")
+"""What looks at trained models, and times them."""
 
 
 @lru_cache
 def code_version(rooms: tuple[str, ...] = DECIDING) -> str:
-    """Changes with the code of these rooms; comments, docstrings and layout do not count."""
+    """Changes with the code of these rooms, or files; comments, docstrings and layout do not count."""
     package = Path(__file__).parents[1]
     digest = blake2b(digest_size=8)
     for room in rooms:
-        for file in sorted((package / room).rglob("*.py")):
+        place = package / room
+        for file in [place] if place.is_file() else sorted(place.rglob("*.py")):
             digest.update(f"{room}/{file.name}\n{_bare(file.read_text())}\n".encode())
     return digest.hexdigest()
 

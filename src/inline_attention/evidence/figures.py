@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from ..bench import drawing
 from ..bench.drawing import GREY
-from .claims import CLAIMS, FIVE, LENGTHS, RESOLUTIONS, SPEED_FACTORS, WIDTHS, Claim, Side
+from .claims import CLAIMS, FIVE, LENGTHS, RESOLUTIONS, SPEED_FACTORS, WIDTHS, Claim, Side, at_equal_compute
 from .contender import Contender
 from .results import Numbers
 
@@ -56,8 +56,8 @@ def _accuracies(claim: Claim, numbers: Numbers) -> Figure:
 
 
 def _seeing(numbers: Numbers) -> Figure:
-    contenders = CLAIMS["seeing"].contenders
-    figure = Figure(figsize=(11, 2.6), layout="constrained")
+    contenders = [one for one in CLAIMS["seeing"].contenders if numbers.mean(Side(one, "confused")) is not None]
+    figure = Figure(figsize=(11, 1.3 + 0.26 * len(contenders)), layout="constrained")
     axes = figure.subplots(1, 3)
     _dots(axes[0], numbers, [Side(one, "confused") for one in contenders])
     axes[0].set(xlabel="confused pairs of queries, %")
@@ -96,7 +96,7 @@ def _speed(numbers: Numbers) -> Figure:
     left.set(xlabel="side of the picture, over the trained one", ylabel="speed over softmax's", xscale="log", yscale="log")
     left.set_xticks(SPEED_FACTORS, [f"{factor}x" for factor in SPEED_FACTORS])
     left.legend(fontsize=7)
-    right.set(xlabel=f"speed over softmax's at {SPEED_FACTORS[-1]}x the side", ylabel="top-1 %", xscale="log")
+    right.set(xlabel=f"speed over softmax's at {SPEED_FACTORS[-1]}x the side", ylabel="top-1 % at 1x", xscale="log")
     for axis in (left, right):
         axis.grid(alpha=0.3)
         axis.spines[["top", "right"]].set_visible(False)
@@ -132,7 +132,7 @@ def _resolution(numbers: Numbers) -> Figure:
     series = {}
     for mixer in ("inline", "softmax"):
         for local in (True, False):
-            points = [(finer, Contender(mixer, local=local, finer=finer, equal=True)) for finer in RESOLUTIONS]
+            points = [(finer, at_equal_compute(Contender(mixer, local=local), finer)) for finer in RESOLUTIONS]
             series[Contender(mixer, local=local).label] = points
     return _lines(numbers, series, "tokens along a side, at equal compute")
 

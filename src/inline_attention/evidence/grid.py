@@ -26,6 +26,8 @@ class Grid:
     racers: dict[str, Recipe]
     """The contenders of a race, by label."""
     classes: int
+    held_out: int
+    """Pictures that every model is evaluated on."""
 
     @property
     def cells(self) -> list[Cell]:
@@ -33,8 +35,8 @@ class Grid:
         return [*self.trainings, *self.looks, *self.races]
 
 
-def grid_of(claims: Sequence[Claim], scale: Scale, data: DataPart, seeds: int) -> Grid:
-    """The cells of these claims, each once."""
+def grid_of(claims: Sequence[Claim], scale: Scale, data: DataPart, seeds: int, device: str = "cpu") -> Grid:
+    """The cells of these claims, each once; speeds are of a device."""
     source = open_source(data)
     classes = len(source.classes)
     pictures = blake2b(dumps(source.fingerprint()).encode(), digest_size=8).hexdigest()
@@ -53,9 +55,9 @@ def grid_of(claims: Sequence[Claim], scale: Scale, data: DataPart, seeds: int) -
     if "speed" in names:
         recipes = {one: recipe_of(one, scale, data, classes, 0) for one in names["speed"].contenders}
         racers = {one.label: recipe for one, recipe in recipes.items()}
-        together = blake2b(dumps(sorted(racers)).encode(), digest_size=8).hexdigest()
+        together = blake2b(dumps([device, *sorted(racers)]).encode(), digest_size=8).hexdigest()
         first = next(iter(recipes.values()))
         races = [
             Cell("race", None, replace(first, run=replace(first.run, seed=seed)), together) for seed in range(seeds)
         ]  # fmt: skip
-    return Grid(cells, looks, races, racers, classes)
+    return Grid(cells, looks, races, racers, classes, len(source.val))

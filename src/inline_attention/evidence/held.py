@@ -13,8 +13,8 @@ from ..training.pictures import Pictures, Stream
 from ..training.recipe import DataPart
 from ..training.source import Source, open_source
 
-ROOM = 2**30
-"""Bytes of pictures that are kept in a process; the others are read each time."""
+ROOM = 2**29
+"""Bytes of pictures that are kept in a process, of each half of the data; the others are read each time."""
 
 
 @dataclass
@@ -64,7 +64,9 @@ class Held(Pictures):
 def held_source(data: DataPart) -> Source:
     """The source that a recipe names, the same one for all cells of a process."""
     source = open_source(data)
-    train, val = (part if isinstance(part, Stream) else Held(part, ROOM // 2) for part in (source.train, source.val))
+    if data.workers != 0:  # other processes read, and each would keep pictures of its own
+        return source
+    train, val = (part if isinstance(part, Stream) else Held(part, ROOM) for part in (source.train, source.val))
     return replace(source, train=train, val=val)
 
 

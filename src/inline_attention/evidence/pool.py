@@ -30,6 +30,8 @@ def run_in_turn(
 ) -> Iterator[Record]:
     """One after the other, in this process, or in each of those that a launcher started."""
     for cell in cells:
+        if stop():
+            raise StoppedError
         yield run_cell(cell, folder, device=device, stop=stop, racers=racers)
 
 
@@ -55,6 +57,7 @@ def run_side_by_side(cells: Sequence[Cell], folder: Path, *, device: str, jobs: 
                     slots[number].shutdown(cancel_futures=True)
                     slots[number] = _slot(threads)
                     record = _lost(cell)
+                    record.write(folder)
                 _give(running, slots, number, waiting, folder, device)
                 yield record
     except (KeyboardInterrupt, StoppedError) as stopped:

@@ -104,9 +104,10 @@ class Numbers:
         """By the interval of the difference."""
         return verdict(self.difference(check), check.beyond)
 
-    def judge_claim(self, claim: Claim, *, ours: bool = False) -> Verdict:
-        """All checks of the paper's together, or all of ours."""
-        return together([self.judge(check) for check in claim.checks if check.ours is ours])
+    def judge_claim(self, claim: Claim) -> Verdict | None:
+        """All checks of the paper's together; None of a claim that is all ours."""
+        found = [self.judge(check) for check in claim.checks if not check.ours]
+        return together(found) if found else None
 
     def rates(self, contender: Contender) -> dict[float, float]:
         """Accuracy with seed 0, by learning rate over the common one, as far as it was checked."""
@@ -132,6 +133,6 @@ def _add_race(values: dict[Side, dict[int, float]], record: Record) -> None:
 
 
 def counted(verdicts: Sequence[Verdict]) -> str:
-    """In words: how many hold, do not, or cannot be told."""
+    """In words: how many hold, do not, or cannot be told; a dash for none."""
     words = {"holds": "hold", "does not hold": "do not", "cannot tell": "cannot be told"}
-    return ", ".join(f"{verdicts.count(one)} {word}" for one, word in words.items() if one in verdicts) or "none measured"
+    return ", ".join(f"{verdicts.count(one)} {word}" for one, word in words.items() if one in verdicts) or "-"

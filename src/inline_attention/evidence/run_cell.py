@@ -27,7 +27,7 @@ from ..training.run_folder import RunFolder
 from ..training.train import train
 from ..training.trained import load_trained
 from ..training.view import evaluation_view
-from .cell import Cell, Record, Status
+from .cell import Cell, Record, Status, load_record
 from .claims import SPEED_FACTORS
 from .code import code_version
 from .held import HeldClassify, held_source
@@ -36,7 +36,7 @@ LOOKED_AT = 64
 """Pictures that confusion and locality are counted over."""
 HIDDEN_FROM = 512
 """Pictures that masking is measured on."""
-RACE_SECONDS = 20.0
+RACE_SECONDS = 10.0
 """For each size."""
 
 Metrics = dict[str, Any]
@@ -86,27 +86,34 @@ def run_cell(
         stop: asked after every step.
         racers: of a race, the recipes of the contenders, by their labels.
     """
-    start, status, error = perf_counter(), "done", ""
+    start, error = perf_counter(), ""
+    status: Status = "done"
     metrics: Metrics = {}
     try:
         if cell.kind == "train":
             metrics = _train(cell, folder, device, stop)
         elif cell.kind == "look":
-            metrics = _look(folder / replace(cell, kind="train").key, cell.recipe, place_of(device))
+            trained = replace(cell, kind="train").key
+            made = load_record(folder, trained)
+            if made is not None and made.status == "diverged":
+                raise FloatingPointError("there is nothing to look at: its training diverged")
+            metrics = _look(folder / trained, cell.recipe, place_of(device))
         else:
             metrics = _race(racers or {}, cell.seed, place_of(device))
     except FloatingPointError as diverged:
         status, error = "diverged", first_line(diverged)
-        metrics = {"top1": 100 / len(held_source(cell.recipe.data).classes)}
+        metrics = {"top1": 100 / len(held_source(cell.recipe.data).classes)} if cell.kind == "train" else {}
     except StoppedError:
         raise
     except Exception as failed:  # whatever it is, the other cells go on
+        if int(os.environ.get("WORLD_SIZE", "1")) > 1:  # the other processes would wait for this one for ever
+            raise
         status, error = "failed", f"{type(failed).__name__}: {first_line(failed)}"
     record = Record(
         cell.kind,
         None if cell.contender is None else asdict(cell.contender),
         cell.seed,
-        _status(status),
+        status,
         metrics,
         metrics.pop("seconds", perf_counter() - start),
         cell.key,
@@ -118,10 +125,6 @@ def run_cell(
     if int(os.environ.get("RANK", "0")) == 0:
         record.write(folder)
     return record
-
-
-def _status(word: str) -> Status:
-    return "diverged" if word == "diverged" else "failed" if word == "failed" else "done"
 
 
 def _train(cell: Cell, folder: Path, device: str, stop: Callable[[], bool]) -> Metrics:

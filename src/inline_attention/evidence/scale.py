@@ -16,8 +16,8 @@ from .contender import Contender
 BATCH = 32
 OPTIM = OptimPart(batch=BATCH, rate_batch=BATCH, lr=2e-3, warmup_lr=2e-5, min_lr=2e-5, weight_decay=0.05, clip=1.0)
 HEADS = 2
-PLAIN = AugmentPart(scale=(1.0, 1.0), ratio=(1.0, 1.0), hflip=0.5)
-"""Whole pictures, mirrored or not: a run that sees a picture about once has nothing to gain from showing it otherwise."""
+WHOLE = AugmentPart(scale=(1.0, 1.0), ratio=(1.0, 1.0))
+"""Pictures are not cropped: a run that sees each of them about once has nothing to gain from it."""
 
 
 @dataclass(frozen=True)
@@ -32,11 +32,13 @@ class Scale:
     depth: int
     """Its blocks."""
     varied: bool = False
-    """Whether pictures are varied as the recipe that suits them does; otherwise they are `PLAIN`."""
+    """Whether pictures are varied as the recipe that suits them does; otherwise they are mirrored, where that recipe does."""
 
     @property
     def says(self) -> str:
         """In words."""
+        if self is IMAGENET:
+            return "the paper's smallest models by the paper's recipes"
         return f"DeiT of width {self.width} and depth {self.depth}, {self.steps:,} steps of {BATCH} pictures a cell"
 
 
@@ -58,10 +60,11 @@ IMAGENET = Scale("imagenet", 0, 192, 12)
 def recipe_of(contender: Contender, scale: Scale, data: DataPart, classes: int, seed: int) -> Recipe:
     """What the cell of a contender computes."""
     recipe = _published(contender, data) if scale is IMAGENET else _small(contender, scale, data)
-    if contender.longer != 1:
-        recipe = replace(recipe, schedule=_shortened(recipe.schedule, 1 / contender.longer))
+    longer = 1.0 if contender.equal and scale is IMAGENET else contender.longer  # the paper's runs are long as they are
+    if longer != 1:
+        recipe = replace(recipe, schedule=_shortened(recipe.schedule, 1 / longer))
     if contender.equal:
-        reference = replace(contender, mixer="softmax", local=False, finer=1.0, equal=False)
+        reference = replace(contender, mixer="softmax", local=False, finer=1.0, longer=1.0, equal=False)
         cost = _cost(recipe, classes) / _cost(recipe_of(reference, scale, data, classes, seed), classes)
         recipe = replace(recipe, schedule=_shortened(recipe.schedule, cost))
     optim = replace(
@@ -81,13 +84,15 @@ def _small(contender: Contender, scale: Scale, data: DataPart) -> Recipe:
             "depth": scale.depth,
             "num_heads": HEADS,
         }
+    first_map = min(usual.data.size) // fitting_patch(usual.data.size, most=4)
     if contender.window is not None:
-        first_map = min(usual.data.size) // fitting_patch(usual.data.size, most=4)
         arguments["inline_window"] = max(1, round(contender.window * first_map))
+    if contender.family == "pvt" and contender.mixer == "softmax":  # keys of a 7 x 7 map in every stage, as at 224 pixels
+        arguments["sr_ratios"] = [max(1, round(first_map / 2**stage / 7)) for stage in range(4)]
     return Recipe(
         model=_model(f"inline_{contender.family}_nano", contender, arguments),
         data=replace(usual.data, source=data.source, root=data.root, train=data.train, val=data.val, workers=0),
-        augment=usual.augment if scale.varied else PLAIN,
+        augment=usual.augment if scale.varied else replace(WHOLE, hflip=usual.augment.hflip),
         optim=OPTIM,
         schedule=SchedulePart(epochs=10_000, warmup=0, steps=scale.steps, warmup_steps=max(1, scale.steps // 10)),
         run=RunPart(log=100),
