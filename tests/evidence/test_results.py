@@ -150,6 +150,13 @@ def test_every_claim_has_a_figure(name):
     assert draw(CLAIMS[name], Numbers.of(results())) is None
 
 
+def test_models_that_were_not_looked_at_yet_make_no_figure():
+    """A run that was stopped before it looked at them, or timed them."""
+    trained = Numbers.of(results(*(record(one, 0, 50.0) for one in CLAIMS["seeing"].contenders)))
+    assert draw(CLAIMS["seeing"], trained) is None
+    assert draw(CLAIMS["speed"], trained) is None
+
+
 def test_a_figure_of_one_seed():
     rows = [record(Contender(mixer), 0, 50.0) for mixer in ("inline", "softmax")]
     draw(CLAIMS["mixers"], Numbers.of(results(*rows))).draw_without_rendering()

@@ -70,6 +70,8 @@ def test_the_command_from_beginning_to_end(tmp_path, monkeypatch, capsys):
     assert "4 cells, 4 of them done; 0 to run" in again.err
     assert json.loads(again.out)["mixers"]["verdict"] == "cannot tell"
     assert (out / "results.md").read_text() == page
+    reproduce("--seeds", "2", "--out", str(tmp_path / "another"), "--known", str(out / "results.json"), "--dry-run")
+    assert "4 cells, 4 of them done; 0 to run" in capsys.readouterr().err
     main(["reproduce", "--from", str(out / "results.json"), "--out", str(tmp_path / "copy")])
     assert (tmp_path / "copy" / "results.md").read_text() == page
     main(["reproduce", "mixers", "--data", "digits", "--out", str(out), "--device", "cpu", "--dry-run"])

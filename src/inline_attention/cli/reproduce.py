@@ -53,6 +53,8 @@ class Reproduce:
     """Folder for cells, results.json, results.md and figures."""
     source: Annotated[Path | None, tyro.conf.arg(name="from")] = None
     """Run nothing: write the page and the figures of this results.json into --out."""
+    known: Path | None = None
+    """A results.json of an earlier run, or of another machine: its cells are not computed again."""
     device: str = "auto"
     """auto, cpu or the accelerator that is there."""
     dry_run: bool = False
@@ -74,10 +76,15 @@ class Reproduce:
             raise ValueError(f"--seeds must be positive, got {self.seeds}")
         jobs = self._jobs()
         data = self._data()
+        cells = self.out / "cells"
+        if self.known is not None:
+            prepare_folder(cells)
+            for record in read_results(self.known).records:
+                if record.status != "failed" and _found(record.key, cells) is None:
+                    record.write(cells)
         scale, grid = self._plan(claims, data, jobs)
         if self.dry_run:
             return
-        cells = self.out / "cells"
         prepare_folder(cells)
         self._chosen.write_text(scale.name + "\n")
         done = self._run(grid, cells, jobs)
@@ -155,7 +162,7 @@ class Reproduce:
         else:
             scale = known[self.scale or ""]
         grid = grid_of(claims, scale, data, self.seeds, str(place_of(self.device)))
-        left = [cell for cell in grid.cells if _found(cell, self.out / "cells") is None]
+        left = [cell for cell in grid.cells if _found(cell.key, self.out / "cells") is None]
         told = ""
         if scale is not IMAGENET:
             told = f", about {_duration(estimate_seconds(left, grid, jobs))}"
@@ -172,7 +179,7 @@ class Reproduce:
         from .train import interruptible
 
         def left(wanted: list["Cell"]) -> list["Cell"]:
-            return list({cell.key: cell for cell in wanted if _found(cell, cells) is None}.values())
+            return list({cell.key: cell for cell in wanted if _found(cell.key, cells) is None}.values())
 
         rank = int(os.environ.get("RANK", "0"))
         console = Console(stderr=True, quiet=rank > 0)
@@ -253,10 +260,10 @@ class Reproduce:
         console.print(f"Written into {self.out}: {written}", highlight=False, soft_wrap=True, markup=False)
 
 
-def _found(cell: "Cell", cells: Path) -> "Record | None":
+def _found(key: str, cells: Path) -> "Record | None":
     from ..evidence.cell import read_record
 
-    return read_record(cells, cell.key)
+    return read_record(cells, key)
 
 
 def _collect(claims: list["Claim"], scale: "Scale", data: "DataPart", seeds: int, grid: "Grid", cells: Path) -> "Results":

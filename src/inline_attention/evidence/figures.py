@@ -17,8 +17,8 @@ COLORS = {"inline": drawing.INLINE, "softmax": drawing.SOFTMAX, "linear": drawin
 
 
 def draw(claim: Claim, numbers: Numbers) -> Figure | None:
-    """The claim's figure; None if nothing of it was measured."""
-    if not any(side in numbers.values for side in claim.sides):
+    """The claim's figure; None if nothing that it checks was measured."""
+    if not any(side in numbers.values for check in claim.checks for side in (check.left, check.right)):
         return None
     special: dict[str, Callable[[Numbers], Figure]] = {
         "seeing": _seeing, "speed": _speed, "resolution": _resolution, "width": _width, "length": _length,
