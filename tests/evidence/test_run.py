@@ -72,10 +72,14 @@ def test_the_command_from_beginning_to_end(tmp_path, monkeypatch, capsys):
     assert (out / "results.md").read_text() == page
     reproduce("--seeds", "2", "--out", str(tmp_path / "another"), "--known", str(out / "results.json"), "--dry-run")
     assert "4 cells, 4 of them done; 0 to run" in capsys.readouterr().err
-    main(["reproduce", "--from", str(out / "results.json"), "--out", str(tmp_path / "copy")])
+    assert not (tmp_path / "another").exists()
+    main(["reproduce", "--from", str(out), "--out", str(tmp_path / "copy")])
     assert (tmp_path / "copy" / "results.md").read_text() == page
     main(["reproduce", "mixers", "--data", "digits", "--out", str(out), "--device", "cpu", "--dry-run"])
-    assert f"Scale glance, as {out}/scale.txt says" in capsys.readouterr().err
+    assert f"Scale glance, as before in {out}:" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main(["reproduce", "mixers", "--data", "digits", "--out", str(out), "--device", "cpu", "--scale", "hour"])
+    assert f"{out} is for the scale glance and digits, not hour and digits: give another --out" in capsys.readouterr().err
     reproduce("--seeds", "3", "--out", str(out), "--dry-run")
     assert "6 cells, 4 of them done; 2 to run" in capsys.readouterr().err
 
@@ -234,7 +238,7 @@ def test_a_larger_budget_is_a_larger_scale(monkeypatch):
     found = grid(3)
     assert found.held_out == 359
     seconds = estimate_seconds(found.trainings, found, 2)
-    assert seconds == pytest.approx(6 * (1.5 * 6 * 0.01 + 359 * (4e-4 + 0.01 / 32 / 3)) / 2)
+    assert seconds == pytest.approx(6 * (3 + 1.5 * 6 * 0.01 + 359 * (4e-4 + 0.01 / 32 / 3)) / 2)
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import io
 import json
 import os
 import sys
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from ..evidence.grid import Grid
     from ..evidence.results import Results
     from ..evidence.scale import Scale
+    from ..evidence.statistics import Estimate
     from ..training.recipe import DataPart
 
 
@@ -42,9 +43,9 @@ class Reproduce:
     root: str | None = None
     """Folder of a wds/, hfds/ or torch/ source."""
     scale: str | None = None
-    """glance, hour, laptop, day or week; imagenet: the paper's recipes. Unset: what the budget allows."""
-    budget: str = "1h"
-    """How long all of it may take, such as 30m, 2h or 1d: the largest scale is taken that is expected to."""
+    """glance, hour, laptop, day or week; imagenet: the paper's recipes. Unset: that of --out, or what the budget allows."""
+    budget: str | None = None
+    """How long all of it may take, such as 30m, 2h or 1d: the largest scale is taken that is expected to; unset: 1h."""
     seeds: int = 3
     """Seeds, shared by all contenders; with fewer than 3 there is no verdict."""
     jobs: int | None = None
@@ -52,7 +53,7 @@ class Reproduce:
     out: Path = Path("reproduce")
     """Folder for cells, results.json, results.md and figures."""
     source: Annotated[Path | None, tyro.conf.arg(name="from")] = None
-    """Run nothing: write the page and the figures of this results.json into --out."""
+    """Run nothing: write the page and the figures of this results.json, or of a folder that has one, into --out."""
     known: Path | None = None
     """A results.json of an earlier run, or of another machine: its cells are not computed again."""
     device: str = "auto"
@@ -64,44 +65,67 @@ class Reproduce:
 
     def run(self) -> None:
         """Choose, run what is not there yet, report."""
+        from ..evidence.claims import CLAIMS
+        from ..evidence.grid import grid_of
         from ..evidence.results import read_results
+        from ..evidence.run_cell import place_of
 
-        if self.source is not None:
-            results = read_results(self.source)
-            prepare_folder(self.out)
-            self._report(results)
-            return
         claims = self._claims()
+        if self.out.is_file():
+            raise ValueError(f"--out must be a folder, and {self.out} is a file")
+        if self.source is not None:
+            self._report_from(self.source / "results.json" if self.source.is_dir() else self.source, claims)
+            return
         if self.seeds < 1:
             raise ValueError(f"--seeds must be positive, got {self.seeds}")
         jobs = self._jobs()
         data = self._data()
+        before = read_results(self._file) if self._file.is_file() else None
+        earlier = {} if self.known is None else {record.key: record for record in read_results(self.known).records}
+        scale = self._scale(claims, data, jobs, before)
         cells = self.out / "cells"
-        if self.known is not None:
-            prepare_folder(cells)
-            for record in read_results(self.known).records:
-                if record.status != "failed" and _found(record.key, cells) is None:
-                    record.write(cells)
-        scale, grid = self._plan(claims, data, jobs)
+        grid = self._plan(claims, scale, data, jobs, earlier)
         if self.dry_run:
             return
         prepare_folder(cells)
-        self._chosen.write_text(scale.name + "\n")
+        for record in earlier.values():
+            if record.status != "failed" and _found(record.key, cells) is None:
+                record.write(cells)
+        names = {claim.name for claim in claims} | set(before.claims if before is not None else ())
+        reported = [claim for name, claim in CLAIMS.items() if name in names]  # what the folder had before stays in the report
+        everything = grid_of(reported, scale, data, self.seeds, str(place_of(self.device)))
+        self._write(_collect(reported, scale, data, self.seeds, everything, cells))  # says what the folder is for
         done = self._run(grid, cells, jobs)
-        results = _collect(claims, scale, data, self.seeds, grid, cells)
+        results = _collect(reported, scale, data, self.seeds, everything, cells)
+        self._write(results)
         if int(os.environ.get("RANK", "0")) == 0:
-            from ..training.checkpoint import write_whole
-
-            write_whole(self.out / "results.json", results.to_json().encode())
             self._report(results)
         if not done:
             _say("Stopped and saved: this is what there is so far. The same command goes on.")
             sys.exit(130)
 
     @property
-    def _chosen(self) -> Path:
-        """A file that says which scale was chosen, so that the same command goes on with it."""
-        return self.out / "scale.txt"
+    def _file(self) -> Path:
+        return self.out / "results.json"
+
+    def _write(self, results: "Results") -> None:
+        from ..training.checkpoint import write_whole
+
+        if int(os.environ.get("RANK", "0")) == 0:
+            write_whole(self._file, results.to_json().encode())
+
+    def _report_from(self, file: Path, claims: list["Claim"]) -> None:
+        """The page and the figures of a file, of all its claims or of those that were asked for."""
+        from ..evidence.results import read_results
+
+        results = read_results(file)
+        if self.claims:
+            for claim in claims:
+                if claim.name not in results.claims:
+                    raise ValueError(f"{file} has no claim {claim.name!r}; it has: {', '.join(results.claims)}")
+            results = replace(results, claims=[claim.name for claim in claims])
+        prepare_folder(self.out)
+        self._report(results)
 
     def _claims(self) -> list["Claim"]:
         from ..evidence.claims import CLAIMS
@@ -134,43 +158,53 @@ class Reproduce:
         alone = self.device not in ("auto", "cpu") or (self.device == "auto" and torch.accelerator.is_available())
         return self.jobs or (1 if alone else os.cpu_count() or 1)
 
-    def _plan(self, claims: list["Claim"], data: "DataPart", jobs: int) -> tuple["Scale", "Grid"]:
-        """The scale that was asked for, or that fits; told with the number of cells and about how long they take."""
-        from ..evidence.budget import choose_scale, estimate_seconds, parse_budget
-        from ..evidence.grid import grid_of
-        from ..evidence.run_cell import place_of
+    def _scale(self, claims: list["Claim"], data: "DataPart", jobs: int, before: "Results | None") -> "Scale":
+        """The scale that was asked for, that the folder has, or that the budget allows; told with the reason."""
+        from ..evidence.budget import choose_scale, parse_budget
         from ..evidence.scale import IMAGENET, SCALES
         from ..training.recipe import nearest
 
-        budget = parse_budget(self.budget)
+        budget = parse_budget(self.budget or "1h")
         known = {**SCALES, IMAGENET.name: IMAGENET}
         if self.scale is not None and self.scale not in known:
             raise ValueError(f"unknown scale {self.scale!r}{nearest(self.scale, known)}; there are: {', '.join(known)}")
-        why = "as asked"
-        before = self._chosen.read_text().strip() if self._chosen.is_file() else ""
-        if self.scale is None and before in known:
-            scale, why = known[before], f"as {self._chosen} says"
-        elif self.scale is None:
-            if "RANK" in os.environ:
-                raise ValueError("processes of a launcher would each choose a scale: give --scale")
-            scale, seconds = choose_scale(claims, data, self.seeds, jobs, budget)
-            why = (
-                f"the largest within --budget {self.budget}"
-                if seconds <= budget
-                else f"the smallest, beyond --budget {self.budget}"
-            )
+        if self.scale is not None:
+            scale, why = known[self.scale], "as asked"
+        elif before is not None and self.budget is None:
+            scale, why = known[before.scale], f"as before in {self.out}"
+        elif "RANK" in os.environ:
+            raise ValueError("processes of a launcher would each choose a scale: give --scale")
         else:
-            scale = known[self.scale or ""]
-        grid = grid_of(claims, scale, data, self.seeds, str(place_of(self.device)))
-        left = [cell for cell in grid.cells if _found(cell.key, self.out / "cells") is None]
-        told = ""
-        if scale is not IMAGENET:
-            told = f", about {_duration(estimate_seconds(left, grid, jobs))}"
+            _say("Timing a few steps of each kind of model to choose a scale")
+            scale, seconds = choose_scale(claims, data, self.seeds, jobs, budget)
+            within = f"the largest within {self.budget or 'an hour'}"
+            why = within if seconds <= budget else f"the smallest, though it takes longer than {self.budget or 'an hour'}"
+        if before is not None and (before.scale, before.data["name"]) != (scale.name, Path(data.source).name):
+            raise ValueError(
+                f"{self.out} is for the scale {before.scale} and {before.data['name']}, not {scale.name} and "
+                f"{Path(data.source).name}: give another --out"
+            )
         _say(f"Scale {scale.name}, {why}: {scale.says}; pictures: {data.source}")
-        keys = {cell.key for cell in grid.cells}
-        done = len(keys) - len({cell.key for cell in left})
-        _say(f"{len(keys)} cells, {done} of them done; {len(keys) - done} to run, {jobs} side by side{told}")
-        return scale, grid
+        return scale
+
+    def _plan(
+        self, claims: list["Claim"], scale: "Scale", data: "DataPart", jobs: int, earlier: Mapping[str, "Record"]
+    ) -> "Grid":
+        """The cells; told with their number and about how long they take."""
+        from ..evidence.budget import estimate_seconds
+        from ..evidence.grid import grid_of
+        from ..evidence.run_cell import place_of
+        from ..evidence.scale import IMAGENET
+        from ..evidence.statistics import FEWEST
+
+        grid = grid_of(claims, scale, data, self.seeds, str(place_of(self.device)))
+        keys = {cell.key: cell for cell in grid.cells}
+        left = [cell for key, cell in keys.items() if key not in earlier and _found(key, self.out / "cells") is None]
+        time = "how long is not estimated" if scale is IMAGENET else f"about {_duration(estimate_seconds(left, grid, jobs))}"
+        _say(f"{len(keys)} cells, {len(keys) - len(left)} of them done; {len(left)} to run, {jobs} side by side, {time}")
+        if self.seeds < FEWEST:
+            _say(f"There will be numbers and no verdicts: these take --seeds {FEWEST} or more")
+        return grid
 
     def _run(self, grid: "Grid", cells: Path, jobs: int) -> bool:
         """What is not there yet; False if someone wanted to stop. Races come last, alone."""
@@ -211,7 +245,7 @@ class Reproduce:
     def _report(self, results: "Results") -> None:
         """Figures, the page, and the verdicts on the screen."""
         from ..evidence.figures import draw
-        from ..evidence.report import SUMMARY, interval, page, summary
+        from ..evidence.report import SUMMARY, page, summary
         from ..evidence.results import Numbers
         from ..training.checkpoint import write_whole
 
@@ -235,7 +269,7 @@ class Reproduce:
                             "says": c.says,
                             "ours": c.ours,
                             "verdict": numbers.judge(c),
-                            "difference": interval(numbers.difference(c)),
+                            "difference": _as_json(numbers.difference(c)),
                         }
                         for c in claim.checks
                     ],
@@ -251,6 +285,9 @@ class Reproduce:
         for row in summary(results):
             table.add_row(*row)
         console.print(table)
+        there = len({record.key for record in results.records})
+        if there < results.wanted:
+            console.print(f"{there} of {results.wanted} cells were run so far.", markup=False, highlight=False)
         failed = [record for record in results.records if record.status == "failed"]
         if failed:
             console.print(
@@ -285,7 +322,15 @@ def _collect(claims: list["Claim"], scale: "Scale", data: "DataPart", seeds: int
         "name": Path(data.source).name, "train": len(source.train), "val": len(source.val), "classes": len(source.classes),
         "height": size[0], "width": size[1],
     }  # fmt: skip
-    return Results(scale.name, scale.says, shown, seeds, [claim.name for claim in claims], records)
+    wanted = len({cell.key for cell in grid.cells})
+    return Results(scale.name, scale.says, shown, seeds, [claim.name for claim in claims], wanted, records)
+
+
+def _as_json(found: "Estimate | None") -> dict[str, float | int | None] | None:
+    if found is None:
+        return None
+    ends = {"low": found.low, "high": found.high} if found.count > 1 else {"low": None, "high": None}
+    return {"mean": found.mean, **ends, "seeds": found.count}
 
 
 def _tell(record: "Record", console: Console) -> None:

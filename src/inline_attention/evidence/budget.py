@@ -22,7 +22,9 @@ BESIDE = 1.5
 """Time of a step over that of its forward and backward: reading pictures, the optimizer, a machine that is not quiet."""
 READ_SECONDS = 4e-4
 """About, to read one held-out picture."""
-LOOK_SECONDS = 60.0
+CELL_SECONDS = 3.0
+"""About, to begin a cell and to end it."""
+LOOK_SECONDS = 6.0
 """About, to look at one model."""
 
 
@@ -40,7 +42,8 @@ def estimate_seconds(cells: Sequence[Cell], grid: Grid, jobs: int) -> float:
     for cell in cells:
         if cell.kind == "train":
             step = _step(_kind(cell.recipe), grid.classes)
-            spent["train"] += BESIDE * cell.recipe.schedule.steps * step + grid.held_out * (READ_SECONDS + step / BATCH / 3)
+            held_out = grid.held_out * (READ_SECONDS + step / BATCH / 3)
+            spent["train"] += CELL_SECONDS + BESIDE * cell.recipe.schedule.steps * step + held_out
         elif cell.kind == "look":
             spent["look"] += LOOK_SECONDS
         else:

@@ -101,7 +101,7 @@ def _kernels() -> Claim:
     checks += [
         above("identity, divided by the sum, breaks down", INLINE, identity, BREAKDOWN),
         above("leaky_relu, divided by the sum, breaks down", replace(INLINE, kernel="leaky_relu"), leaky, BREAKDOWN),
-        above("identity, with the mean subtracted, does not: no gap to divided relu", INLINE, LINEAR, NEAR),
+        above("identity, with the mean subtracted, does not: no gap to linear with relu", INLINE, LINEAR, NEAR),
     ]
     paper = (
         "With every kernel InLine beats linear attention, and it trains with identity, with which linear attention breaks down."
@@ -134,21 +134,21 @@ def _mixers() -> Claim:
     for mixer in MIXERS:
         if mixer == "inline":
             continue
-        says = f"InLine + local beats {mixer}"
+        rival = Contender(mixer)
         reported = REPORTED["inline"], REPORTED[mixer]
-        checks.append(above(says, INLINE_LOCAL, Contender(mixer), reported=reported))
+        checks.append(above(f"InLine + local beats {rival.label}", INLINE_LOCAL, rival, reported=reported))
     checks += [
         above("InLine alone has no gap to softmax alone", INLINE, SOFTMAX, NEAR, ours=True),
         above(LOCAL_GAP, INLINE_LOCAL, SOFTMAX_LOCAL, NEAR, ours=True),
         above("InLine + local beats softmax + local", INLINE_LOCAL, SOFTMAX_LOCAL, ours=True),
         above("the residual helps InLine", INLINE_LOCAL, INLINE, ours=True),
         above("the residual helps softmax", SOFTMAX_LOCAL, SOFTMAX, ours=True),
-        above("InLine alone beats divided relu alone", INLINE, LINEAR, ours=True),
+        above("InLine alone beats linear alone", INLINE, LINEAR, ours=True),
     ]
     for mixer in MIXERS:
         if mixer not in ("inline", "softmax"):
             rival = Contender(mixer, local=True)
-            checks.append(above(f"InLine + local beats {mixer} + local", INLINE_LOCAL, rival, ours=True))
+            checks.append(above(f"InLine + local beats {rival.label}", INLINE_LOCAL, rival, ours=True))
     paper = "On DeiT-T InLine beats softmax and six other linear attentions, as their authors have them."
     rated = (*map(Contender, MIXERS), INLINE_LOCAL, SOFTMAX_LOCAL)
     return Claim("mixers", "Eight attentions on one DeiT", paper, tuple(checks), rated=rated)
@@ -257,7 +257,7 @@ def _width() -> Claim:
         inline, softmax, linear = (replace(one, width=width) for one in (INLINE, SOFTMAX, LINEAR))
         local = replace(inline, local=True), replace(softmax, local=True)
         checks += [
-            above(f"{width:g}x width: InLine alone beats divided relu alone", inline, linear, ours=True),
+            above(f"{width:g}x width: InLine alone beats linear alone", inline, linear, ours=True),
             above(f"{width:g}x width: InLine alone has no gap to softmax alone", inline, softmax, NEAR, ours=True),
             above(f"{width:g}x width: {LOCAL_GAP}", *local, NEAR, ours=True),
         ]
@@ -271,12 +271,12 @@ def _length() -> Claim:
         inline, softmax, linear = (replace(one, longer=longer) for one in (INLINE, SOFTMAX, LINEAR))
         local = replace(inline, local=True), replace(softmax, local=True)
         checks += [
-            above(f"{longer:g}x steps: InLine alone beats divided relu alone", inline, linear, ours=True),
+            above(f"{longer:g}x steps: InLine alone beats linear alone", inline, linear, ours=True),
             above(f"{longer:g}x steps: InLine alone has no gap to softmax alone", inline, softmax, NEAR, ours=True),
             above(f"{longer:g}x steps: {LOCAL_GAP}", *local, NEAR, ours=True),
         ]
     last, first = ([Side(replace(one, longer=LENGTHS[end])) for one in (INLINE, LINEAR)] for end in (-1, 0))
-    says = f"InLine alone gains on divided relu alone from {LENGTHS[0]:g}x to {LENGTHS[-1]:g}x steps"
+    says = f"InLine alone gains on linear alone from {LENGTHS[0]:g}x to {LENGTHS[-1]:g}x steps"
     checks.append(Check(says, last[0], last[1], than=(first[0], first[1]), ours=True))
     paper = "It trains for 300 epochs of ImageNet, and does not say what is seen early; this is ours to ask."
     return Claim("length", "Where it grows or vanishes: length of training", paper, tuple(checks))

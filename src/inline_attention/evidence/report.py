@@ -46,7 +46,7 @@ def _is_figure(text: str) -> bool:
 
 
 def _head(results: Results) -> list[str]:
-    data = results.data
+    data, there = results.data, len({record.key for record in results.records})
     smaller = "of models with 6 to 30 million parameters; what is measured here is far smaller"
     told = "of models trained for 300 epochs" if results.scale == IMAGENET.name else smaller
     rated = "The rate is checked at half and at twice its value, see [below](#learning-rates)."
@@ -65,10 +65,10 @@ def _head(results: Results) -> list[str]:
         f"at most {-NEAR:g} point below. A claim holds if all its checks do, and does not if one does not; of so many checks "
         f"at {LEVEL:.0%}, some are wrong by chance.",
         "- **Settings** are the same for all attentions: pictures, augmentation, AdamW, learning rate, steps, first weights. "
-        + (rated if any(claim.rated for claim in results.chosen) else ""),
+        + (rated if _rates(results, Numbers.of(results)) else ""),
         "- **Controls** are checks that the paper does not have. The last column below counts the most telling one: whether "
         f"InLine is within {-NEAR:g} point of softmax attention where both have the local residual.",
-        f"- **Cells**: {len({record.key for record in results.records})}, of which {failed or 'none'} failed.",
+        f"- **Cells**: {there} of {results.wanted} were run, of which {failed or 'none'} failed.",
     ]
 
 
@@ -92,7 +92,7 @@ def _contenders(claim: Claim, numbers: Numbers) -> tuple[list[str], list[list[st
                 _seeds(numbers, Side(contender)),
                 _number(reported.get(contender), 1),
                 _cost(numbers, contender, "parameters", 1e3, "k"),
-                _cost(numbers, contender, "multiply_adds", 1e6, "M"),
+                _cost(numbers, contender, "multiply_adds", 1e6, "M", digits=2),
                 _cost(numbers, contender, "steps", 1, ""),
             ]
             for contender in claim.contenders
@@ -168,9 +168,9 @@ def _seeds(numbers: Numbers, side: Side) -> str:
     return "0" if found is None else str(found.count)
 
 
-def _cost(numbers: Numbers, contender: Contender, metric: str, unit: float, letter: str) -> str:
+def _cost(numbers: Numbers, contender: Contender, metric: str, unit: float, letter: str, digits: int = 0) -> str:
     value: Any = numbers.details.get(contender, {}).get(metric)
-    return "-" if value is None else f"{value / unit:,.0f}{letter}"
+    return "-" if value is None else f"{value / unit:,.{digits}f}{letter}"
 
 
 def _rates(results: Results, numbers: Numbers) -> list[str]:
@@ -231,12 +231,13 @@ def _incidents(results: Results) -> list[str]:
 
 def _record(results: Results) -> list[str]:
     environments = list({str(record.environment): record.environment for record in results.records}.values())
-    hours = sum({record.key: record.seconds for record in results.records}.values()) / 3600
+    seconds = sum({record.key: record.seconds for record in results.records}.values())
+    spent = f"{seconds / 3600:.1f} hours" if seconds > 3600 else f"{seconds / 60:.0f} minutes"
     codes = ", ".join(sorted({record.code for record in results.records}))
     lines = [
         "## Record",
         "",
-        f"{len({record.key for record in results.records})} cells, {hours:.1f} hours of work, code `{codes}`.",
+        f"{len({record.key for record in results.records})} cells, {spent} of work, code `{codes}`.",
         "",
     ]
     lines += [f"- {', '.join(f'{key} {value}' for key, value in one.items())}" for one in environments if one]

@@ -23,6 +23,8 @@ class Results:
     """What the pictures are called, and how many there are."""
     seeds: int
     claims: list[str]
+    wanted: int
+    """Cells of these claims, run or not."""
     records: list[Record]
 
     def to_json(self) -> str:
