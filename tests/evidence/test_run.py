@@ -17,7 +17,7 @@ from inline_attention.evidence.budget import choose_scale, estimate_seconds, par
 from inline_attention.evidence.cell import load_record, read_record
 from inline_attention.evidence.claims import CLAIMS, INLINE, LINEAR, Check, Claim, Side
 from inline_attention.evidence.grid import grid_of
-from inline_attention.evidence.pool import run_in_turn, run_side_by_side
+from inline_attention.evidence.pool import gpu_of, run_in_turn, run_side_by_side
 from inline_attention.evidence.results import read_results
 from inline_attention.evidence.run_cell import StoppedError
 from inline_attention.evidence.scale import SCALES, Scale
@@ -196,32 +196,18 @@ def test_ctrl_c_saves_what_all_processes_are_at(tmp_path):
     assert len({folder.parent for folder in cells.glob("*/checkpoints/step-*")}) == 2
 
 
-LAUNCHED = """
-from dataclasses import replace
-from inline_attention.cli.main import main
-from inline_attention.evidence.claims import CLAIMS, INLINE, LINEAR, Check, Side
-from inline_attention.evidence.scale import SCALES, Scale
-SCALES["glance"] = Scale("glance", 6, 8, 1)
-CLAIMS["mixers"] = replace(CLAIMS["mixers"], checks=(Check("", Side(INLINE), Side(LINEAR)),), rated=())
-main()
-"""
+def test_gpus_take_turns():
+    """Each slot sees one of those that this process may use; nothing was run on one."""
+    assert [gpu_of(number, 3, "") for number in range(4)] == ["0", "1", "2", "0"]
+    assert [gpu_of(number, 2, "5,7") for number in range(3)] == ["5", "7", "5"]
+    assert gpu_of(1, 0, "") == gpu_of(1, 1, "3") == ""
 
 
-def test_a_launcher_gives_a_cell_to_all_its_processes(tmp_path):
-    """Two processes train each cell together, to what one gives; one of them writes."""
-    script = tmp_path / "launched.py"
-    script.write_text(LAUNCHED)
-    words = ["reproduce", "mixers", "--data", "digits", "--scale", "glance", "--seeds", "1", "--device", "cpu"]
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(script)]
-    done = subprocess.run([*launcher, *words, "--out", str(tmp_path / "two")], capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert done.stderr.count("2 cells, 0 of them done") == 1
-    alone = {record.key: record for record in run(grid().trainings, tmp_path / "one")}
-    together = read_results(tmp_path / "two" / "results.json").records
-    assert [record.status for record in together] == ["done", "done"]
-    for record in together:
-        assert record.metrics["loss"] == pytest.approx(alone[record.key].metrics["loss"], rel=1e-4)
-        assert record.metrics["top1"] == pytest.approx(alone[record.key].metrics["top1"], abs=1.0)
+def test_a_launcher_is_refused(monkeypatch, capsys):
+    monkeypatch.setenv("RANK", "1")
+    with pytest.raises(SystemExit):
+        reproduce()
+    assert "start `inline reproduce` without a launcher" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("text", "seconds"), [("90s", 90), ("30m", 1800), ("2h", 7200), ("1.5d", 129600)])

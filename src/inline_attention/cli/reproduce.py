@@ -49,7 +49,7 @@ class Reproduce:
     seeds: int = 3
     """Seeds, shared by all contenders; with fewer than 3 there is no verdict."""
     jobs: int | None = None
-    """Cells side by side; unset: one for each core, or one on a GPU."""
+    """Cells side by side; unset: one for each core, or for each GPU."""
     out: Path = Path("reproduce")
     """Folder for cells, results.json, results.md and figures."""
     source: Annotated[Path | None, tyro.conf.arg(name="from")] = None
@@ -98,8 +98,7 @@ class Reproduce:
         done = self._run(grid, cells, jobs)
         results = _collect(reported, scale, data, self.seeds, everything, cells)
         self._write(results)
-        if int(os.environ.get("RANK", "0")) == 0:
-            self._report(results)
+        self._report(results)
         if not done:
             _say("Stopped and saved: this is what there is so far. The same command goes on.")
             sys.exit(130)
@@ -111,8 +110,7 @@ class Reproduce:
     def _write(self, results: "Results") -> None:
         from ..training.checkpoint import write_whole
 
-        if int(os.environ.get("RANK", "0")) == 0:
-            write_whole(self._file, results.to_json().encode())
+        write_whole(self._file, results.to_json().encode())
 
     def _report_from(self, file: Path, claims: list["Claim"]) -> None:
         """The page and the figures of a file, of all its claims or of those that were asked for."""
@@ -138,12 +136,14 @@ class Reproduce:
 
     def _data(self) -> "DataPart":
         from ..training.recipe import DataPart
-        from ..training.source import FASHION, NAMED
+        from ..training.source import FASHION, NAMED, open_source
 
         source = self.data or ("fashion-mnist" if FASHION.is_dir() else "digits")
         if source not in NAMED and Path(source).exists():
             source = str(Path(source).resolve())
-        return DataPart(source=source, root=self.root)
+        data = DataPart(source=source, root=self.root)
+        open_source(data)  # what is wrong with it is told before anything else
+        return data
 
     def _jobs(self) -> int:
         import torch
@@ -154,9 +154,9 @@ class Reproduce:
         if self.device not in ("auto", "cpu", there):
             raise ValueError(f"unknown device {self.device!r}; this machine has: {', '.join(dict.fromkeys(['cpu', there]))}")
         if "RANK" in os.environ:
-            return 1
-        alone = self.device not in ("auto", "cpu") or (self.device == "auto" and torch.accelerator.is_available())
-        return self.jobs or (1 if alone else os.cpu_count() or 1)
+            raise ValueError("one cell runs on each GPU, or core, by itself: start `inline reproduce` without a launcher")
+        on_cores = self.device == "cpu" or there == "cpu"
+        return self.jobs or (os.cpu_count() or 1 if on_cores else torch.accelerator.device_count())
 
     def _scale(self, claims: list["Claim"], data: "DataPart", jobs: int, before: "Results | None") -> "Scale":
         """The scale that was asked for, that the folder has, or that the budget allows; told with the reason."""
@@ -172,8 +172,6 @@ class Reproduce:
             scale, why = known[self.scale], "as asked"
         elif before is not None and self.budget is None:
             scale, why = known[before.scale], f"as before in {self.out}"
-        elif "RANK" in os.environ:
-            raise ValueError("processes of a launcher would each choose a scale: give --scale")
         else:
             _say("Timing a few steps of each kind of model to choose a scale")
             scale, seconds = choose_scale(claims, data, self.seeds, jobs, budget)
@@ -215,21 +213,18 @@ class Reproduce:
         def left(wanted: list["Cell"]) -> list["Cell"]:
             return list({cell.key: cell for cell in wanted if _found(cell.key, cells) is None}.values())
 
-        rank = int(os.environ.get("RANK", "0"))
-        console = Console(stderr=True, quiet=rank > 0)
+        console = Console(stderr=True)
         total = len(left(grid.cells))
 
         def work(wanted: list[Any]) -> Generator["Record"]:
             def stop() -> bool:
                 return bool(wanted)
 
-            for group in (grid.trainings, [] if rank else grid.looks):
+            for group in (grid.trainings, grid.looks):
                 if jobs > 1:
                     yield from run_side_by_side(left(group), cells, device=self.device, jobs=jobs)
                 else:
                     yield from run_in_turn(left(group), cells, device=self.device, stop=stop)
-            if rank:  # one process of a launcher looks and times
-                return
             yield from run_in_turn(left(grid.races), cells, device=self.device, stop=stop, racers=grid.racers)
 
         try:
@@ -344,8 +339,7 @@ def _tell(record: "Record", console: Console) -> None:
 
 
 def _say(text: str) -> None:
-    if int(os.environ.get("RANK", "0")) == 0:
-        print(text, file=sys.stderr, flush=True)
+    print(text, file=sys.stderr, flush=True)
 
 
 def _duration(seconds: float) -> str:

@@ -19,6 +19,8 @@ from .cell import Cell, Record
 from .code import code_version
 from .run_cell import StoppedError, run_cell
 
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+
 
 def run_in_turn(
     cells: Sequence[Cell],
@@ -28,7 +30,7 @@ def run_in_turn(
     stop: Callable[[], bool],
     racers: Mapping[str, Recipe] | None = None,
 ) -> Iterator[Record]:
-    """One after the other, in this process, or in each of those that a launcher started."""
+    """One after the other, in this process."""
     for cell in cells:
         if stop():
             raise StoppedError
@@ -42,7 +44,7 @@ def run_side_by_side(cells: Sequence[Cell], folder: Path, *, device: str, jobs: 
     """
     waiting = list(reversed(cells))
     threads = max(1, (os.cpu_count() or 1) // jobs)
-    slots = [_slot(threads) for _ in range(min(jobs, len(cells)))]
+    slots = [_slot(threads, number) for number in range(min(jobs, len(cells)))]
     running: dict[Future[Record], tuple[int, Cell]] = {}
     try:
         for number in range(len(slots)):
@@ -55,7 +57,7 @@ def run_side_by_side(cells: Sequence[Cell], folder: Path, *, device: str, jobs: 
                     record = future.result()
                 except BrokenProcessPool:
                     slots[number].shutdown(cancel_futures=True)
-                    slots[number] = _slot(threads)
+                    slots[number] = _slot(threads, number)
                     record = _lost(cell)
                     record.write(folder)
                 _give(running, slots, number, waiting, folder, device)
@@ -78,8 +80,15 @@ def _stop(running: Mapping[Future[Record], object]) -> None:
     wait(running)
 
 
-def _slot(threads: int) -> ProcessPoolExecutor:
-    return ProcessPoolExecutor(1, mp_context=get_context("spawn"), initializer=_begin, initargs=(threads,))
+def _slot(threads: int, number: int) -> ProcessPoolExecutor:
+    begin = (threads, gpu_of(number, torch.cuda.device_count(), os.environ.get(VISIBLE, "")))
+    return ProcessPoolExecutor(1, mp_context=get_context("spawn"), initializer=_begin, initargs=begin)
+
+
+def gpu_of(number: int, count: int, visible: str) -> str:
+    """Which GPU, of those that this process sees, is that of a slot: in turn. Empty where there is none to choose."""
+    names = visible.split(",") if visible else [str(place) for place in range(count)]
+    return names[number % count] if count > 1 else ""
 
 
 def _give(
@@ -107,9 +116,11 @@ _wishes: list[int] = []
 _busy = Event()
 
 
-def _begin(threads: int) -> None:
-    """In a new process: its share of the cores; signals are wishes to stop, and so is the end of the one that waits for it."""
+def _begin(threads: int, gpu: str) -> None:
+    """In a new process: its share of the machine; signals are wishes to stop, and so is the end of the one that waits."""
     torch.set_num_threads(threads)
+    if gpu:  # before CUDA is first asked for anything
+        os.environ[VISIBLE] = gpu
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda got, _: _wishes.append(got))
     Thread(target=_watch, args=(os.getppid(),), daemon=True).start()
