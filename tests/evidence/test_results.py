@@ -109,6 +109,7 @@ def test_a_file_and_back(tmp_path):
 
 def test_counting_in_words():
     assert counted(["holds", "cannot tell", "holds"]) == "2 hold, 1 cannot be told"
+    assert counted(["does not hold", "holds"]) == "1 holds, 1 does not"
     assert counted([]) == "-"
 
 

@@ -65,13 +65,13 @@ def _seeing(numbers: Numbers) -> Figure:
     even = numbers.mean(Side(contenders[0], "even"))
     if even is not None:
         axes[1].axvline(even.mean, color=GREY, linestyle=":")
-    axes[1].set(xlabel="weight on the own 3 x 3, first layer, % (dotted: even)", yticks=[])
+    axes[1].set(xlabel="weight on the own 3 x 3, first layer, %\n(dotted: even)", yticks=[])
     for row, one in enumerate(reversed(contenders)):
         found = [numbers.mean(Side(one, metric)) for metric in ("whole", "random", "own")]
         for estimate, marker in zip(found, "|ox", strict=True):
             if estimate is not None:
                 axes[2].scatter(estimate.mean, row, marker=marker, color=_color(one), s=45)
-    axes[2].set(xlabel="top-1 %: | whole, o random 9 hidden, x own 3 x 3 hidden", yticks=[])
+    axes[2].set(xlabel="top-1 %: | whole, o 9 at random hidden,\nx own 3 x 3 hidden", yticks=[])
     axes[2].grid(axis="x", alpha=0.3)
     axes[2].spines[["top", "right"]].set_visible(False)
     return figure

@@ -42,7 +42,7 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def _is_figure(text: str) -> bool:
-    return text[:1] in "-+0123456789" and not text.endswith(("hold", "told", "not"))
+    return text[:1] in "-+0123456789" and not text.endswith(("hold", "holds", "told", "not"))
 
 
 def _head(results: Results) -> list[str]:

@@ -136,5 +136,6 @@ def _add_race(values: dict[Side, dict[int, float]], record: Record) -> None:
 
 def counted(verdicts: Sequence[Verdict]) -> str:
     """In words: how many hold, do not, or cannot be told; a dash for none."""
-    words = {"holds": "hold", "does not hold": "do not", "cannot tell": "cannot be told"}
-    return ", ".join(f"{verdicts.count(one)} {word}" for one, word in words.items() if one in verdicts) or "-"
+    words = {"holds": ("holds", "hold"), "does not hold": ("does not", "do not"), "cannot tell": ("cannot be told",) * 2}
+    counts = {one: verdicts.count(one) for one in words if one in verdicts}
+    return ", ".join(f"{count} {words[one][count > 1]}" for one, count in counts.items()) or "-"
