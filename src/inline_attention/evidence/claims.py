@@ -5,8 +5,9 @@ their difference over seeds. Softmax attention with the local residual is the co
 what the residual does from what linear attention does.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from ..layers import MIXERS
 from ..ops.kernels import KERNELS
@@ -251,30 +252,24 @@ def _resolution() -> Claim:
 WIDTHS = (0.5, 1.0)
 
 
+def _gaps(where: str, changed: Callable[[Contender], Contender]) -> list[Check]:
+    """The same three questions of models that were all changed alike."""
+    inline, softmax, linear = (changed(one) for one in (INLINE, SOFTMAX, LINEAR))
+    return [
+        above(f"{where}: InLine alone beats linear alone", inline, linear, ours=True),
+        above(f"{where}: InLine alone has no gap to softmax alone", inline, softmax, NEAR, ours=True),
+        above(f"{where}: {LOCAL_GAP}", changed(INLINE_LOCAL), changed(SOFTMAX_LOCAL), NEAR, ours=True),
+    ]
+
+
 def _width() -> Claim:
-    checks = []
-    for width in WIDTHS:
-        inline, softmax, linear = (replace(one, width=width) for one in (INLINE, SOFTMAX, LINEAR))
-        local = replace(inline, local=True), replace(softmax, local=True)
-        checks += [
-            above(f"{width:g}x width: InLine alone beats linear alone", inline, linear, ours=True),
-            above(f"{width:g}x width: InLine alone has no gap to softmax alone", inline, softmax, NEAR, ours=True),
-            above(f"{width:g}x width: {LOCAL_GAP}", *local, NEAR, ours=True),
-        ]
+    checks = [check for width in WIDTHS for check in _gaps(f"{width:g}x width", partial(replace, width=width))]
     paper = "It does not say how its claims depend on the width of a model; this is ours to ask."
     return Claim("width", "Where it grows or vanishes: width", paper, tuple(checks))
 
 
 def _length() -> Claim:
-    checks = []
-    for longer in LENGTHS:
-        inline, softmax, linear = (replace(one, longer=longer) for one in (INLINE, SOFTMAX, LINEAR))
-        local = replace(inline, local=True), replace(softmax, local=True)
-        checks += [
-            above(f"{longer:g}x steps: InLine alone beats linear alone", inline, linear, ours=True),
-            above(f"{longer:g}x steps: InLine alone has no gap to softmax alone", inline, softmax, NEAR, ours=True),
-            above(f"{longer:g}x steps: {LOCAL_GAP}", *local, NEAR, ours=True),
-        ]
+    checks = [check for longer in LENGTHS for check in _gaps(f"{longer:g}x steps", partial(replace, longer=longer))]
     last, first = ([Side(replace(one, longer=LENGTHS[end])) for one in (INLINE, LINEAR)] for end in (-1, 0))
     says = f"InLine alone gains on linear alone from {LENGTHS[0]:g}x to {LENGTHS[-1]:g}x steps"
     checks.append(Check(says, last[0], last[1], than=(first[0], first[1]), ours=True))
