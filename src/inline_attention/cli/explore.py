@@ -1,5 +1,7 @@
 """`inline explore`: see attention in the browser."""
 
+import os
+import sys
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -30,3 +32,5 @@ class Explore:
 
         shelf = Shelf(self.models, pretrained=self.pretrained, seed=self.seed)
         serve(shelf, host=self.host, port=self.port, open_browser=self.open)
+        sys.stdout.flush()
+        os._exit(0)  # a thread may still be drawing: taking torch down under it would end in an abort
