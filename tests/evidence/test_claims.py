@@ -61,7 +61,7 @@ def test_every_attention_is_checked_at_three_rates():
         assert {one.rate for one in ALL if replace(one, rate=1.0) == contender} == {1.0, *RATES}
     plain, doubled = (recipe_of(replace(INLINE, rate=rate), SCALES["laptop"], DIGITS, 10, 0) for rate in (1.0, 2.0))
     assert recipes.changes(plain, doubled) == [
-        "optim.lr: 0.002 -> 0.004", "optim.warmup_lr: 2e-05 -> 4e-05", "optim.min_lr: 2e-05 -> 4e-05",
+        "optim.lr: 0.004 -> 0.008", "optim.warmup_lr: 4e-05 -> 8e-05", "optim.min_lr: 4e-05 -> 8e-05",
     ]  # fmt: skip
 
 
@@ -84,6 +84,17 @@ def test_a_contender_is_its_recipe(contender):
     allowed |= {"schedule.steps", "schedule.warmup_steps"} if contender.equal or contender.longer != 1 else set()
     allowed |= {"optim.lr", "optim.warmup_lr", "optim.min_lr"} if contender.rate != 1 else set()
     assert differing <= allowed
+
+
+def test_pyramids_have_half_the_steps_and_wide_models_smaller_rates():
+    def told(contender, scale):
+        recipe = recipe_of(contender, SCALES[scale], DIGITS, 10, 0)
+        return recipe.schedule.steps, recipe.optim.lr
+
+    assert told(INLINE, "laptop") == (500, 4e-3)
+    assert told(INLINE, "day") == (6000, 2e-3)
+    for family in ("pvt", "swin", "cswin"):
+        assert told(replace(INLINE, family=family), "laptop") == (250, 2e-3)
 
 
 def test_equal_compute_is_equal():

@@ -3,14 +3,18 @@
 from dataclasses import dataclass, field
 
 import numpy as np
+import torch
 from PIL import Image
 
 from inline_attention.evidence.claims import INLINE
-from inline_attention.evidence.held import Held, HeldClassify, held_source
+from inline_attention.evidence.held import Held, HeldClassify, HeldView, held_source
 from inline_attention.evidence.scale import SCALES, recipe_of
+from inline_attention.training.classify import Classify
 from inline_attention.training.pictures import Pictures
+from inline_attention.training.randomness import reseed
 from inline_attention.training.recipe import DataPart
 from inline_attention.training.source import open_source
+from inline_attention.training.view import evaluation_view
 
 DIGITS = DataPart(source="digits")
 
@@ -62,3 +66,32 @@ def test_cells_share_a_source_that_gives_what_the_files_give():
         kept, there = source.train.load(3, 1), plain.train.load(3, 1)
         assert np.array_equal(kept[0], there[0])
         assert kept[1] == there[1]
+
+
+def test_a_fixed_view_is_computed_once_and_no_more_than_there_is_room_for():
+    seen = []
+
+    def view(picture):
+        seen.append(picture)
+        return torch.full((1, 2, 2), float(picture.getpixel((0, 0))))
+
+    pictures = [Image.new("L", (10, 8), number) for number in range(3)]
+    held = HeldView(view, room=2 * 16)
+    for _ in range(2):
+        assert [float(held(picture).mean()) for picture in pictures] == [0, 1, 2]
+    assert [pictures.index(one) for one in seen] == [0, 1, 2, 2]
+
+
+def test_what_is_not_varied_is_shown_in_training_as_in_evaluation():
+    plain, varied = (recipe_of(INLINE, SCALES[name], DIGITS, 10, 0) for name in ("laptop", "day"))
+    picture, label = held_source(plain.data).train.load(5, plain.data.channels)
+    expected = evaluation_view(plain.data)(picture)
+    for training in (True, False):
+        shown, told = HeldClassify(plain).show(training=training)(picture, label)
+        assert torch.equal(shown, expected)
+        assert int(told) == label
+    reseed(0)
+    one, _ = HeldClassify(varied).show(training=True)(picture, label)
+    reseed(0)
+    assert torch.equal(one, Classify(varied).show(training=True)(picture, label)[0])
+    assert not torch.equal(one, expected)

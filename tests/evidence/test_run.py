@@ -52,7 +52,10 @@ def test_the_command_from_beginning_to_end(tmp_path, monkeypatch, capsys):
     out = tmp_path / "out"
     reproduce("--seeds", "2", "--out", str(out))
     said = capsys.readouterr()
-    assert "Scale glance, as asked: DeiT of width 8 and depth 1, 6 steps of 32 pictures a cell; pictures: digits" in said.err
+    assert (
+        "Scale glance, as asked: DeiT of width 8 and depth 1, 6 steps of 64 pictures a cell, and nano models of the other "
+        "families, 3 steps; pictures: digits" in said.err
+    )
     assert "4 cells, 0 of them done; 4 to run" in said.err
     assert "cells: 4/4" in said.err
     assert "Two attentions" in said.out

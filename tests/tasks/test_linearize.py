@@ -5,6 +5,7 @@ import shutil
 import signal
 import subprocess
 import time
+from dataclasses import replace
 
 import pytest
 import torch
@@ -12,6 +13,8 @@ from safetensors.torch import load_file
 
 from inline_attention.cli.main import main
 from inline_attention.layers import InLineAttention, SoftmaxAttention
+from inline_attention.tasks.linear_run import Lesson
+from inline_attention.training.recipe import DataPart
 from inline_attention.training.trained import load_trained
 
 from ..training.small import command, environment, run_command, small_recipe, write_pictures, write_recipe
@@ -208,3 +211,10 @@ def test_a_timm_model_can_be_trained_with_another_attention(teacher):
         "--device", "cpu", "--data.workers", "1", "--out", str(out),
     ])  # fmt: skip
     assert any(isinstance(module, InLineAttention) for module in load_trained(str(out)).model.modules())
+
+
+def test_phases_share_the_steps_of_the_epochs():
+    usual = Lesson(DataPart(source="pictures"))
+    assert usual.lengths(64_000) == (50, 100, 2350)
+    assert replace(usual, epochs=0.01).lengths(64_000) == (1, 1, 9)
+    assert replace(usual, steps=(3, 0, 7)).lengths(64_000) == (3, 0, 7)

@@ -49,8 +49,8 @@ class Linearize:
     """Folder of a wds/, hfds/ or torch/ source."""
     size: tuple[int, int] | None = None
     """Height and width that pictures are shown at; unset: as the teacher was trained."""
-    epochs: float = 2.0
-    """Passes over the pictures, of all three phases together: a twentieth, a tenth, and the rest."""
+    epochs: float = 2.5
+    """Passes over the pictures, of all three phases together: two hundredths, four, and the rest."""
     steps: tuple[int, int, int] | None = None
     """Steps of each phase, in place of --epochs; 0 leaves a phase out."""
     rates: tuple[float, float, float] = (1e-3, 1e-3, 5e-4)

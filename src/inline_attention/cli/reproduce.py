@@ -30,14 +30,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Reproduce:
-    """Train small models to see which of the paper's claims hold, with seeds and intervals, and where they do not.
-
-    Claims: kernels, windows, mixers, families, seeing, speed, resolution, width, length; without a name, all. Every cell (one
-    model, one seed) is kept under --out and computed once: the same command goes on where it was stopped.
-    """
+    """Train small models to see which of the paper's claims hold, with seeds and intervals, and where they do not."""
 
     claims: Annotated[tuple[str, ...], tyro.conf.Positional] = ()
-    """Which claims; unset: all."""
+    """Which claims: kernels, windows, mixers, families, seeing, speed, resolution, width, length; unset: all."""
     data: str | None = None
     """Any source of `inline train`; unset: fashion-mnist where it is installed, else digits."""
     root: str | None = None
@@ -51,7 +47,8 @@ class Reproduce:
     jobs: int | None = None
     """Cells side by side; unset: one for each core, or for each GPU."""
     out: Path = Path("reproduce")
-    """Folder for cells, results.json, results.md and figures."""
+    """Folder for results.json, results.md, figures, and cells (one model, one seed), each of which is computed once: the same
+    command goes on where it was stopped."""
     source: Annotated[Path | None, tyro.conf.arg(name="from")] = None
     """Run nothing: write the page and the figures of this results.json, or of a folder that has one, into --out."""
     known: Path | None = None

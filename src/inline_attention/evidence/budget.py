@@ -20,7 +20,7 @@ from .scale import BATCH, SCALES, Scale
 UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 BESIDE = 1.5
 """Time of a step over that of its forward and backward: reading pictures, the optimizer, a machine that is not quiet."""
-READ_SECONDS = 4e-4
+READ_SECONDS = 1e-4
 """About, to read one held-out picture."""
 CELL_SECONDS = 3.0
 """About, to begin a cell and to end it."""

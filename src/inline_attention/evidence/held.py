@@ -6,12 +6,16 @@ from functools import lru_cache
 from typing import Any
 
 from PIL import Image
+from torch import Tensor
 from typing_extensions import override
 
-from ..training.classify import Classify
+from ..training.classify import Classify, Labelled
+from ..training.loader import Show
 from ..training.pictures import Pictures, Stream
 from ..training.recipe import DataPart
 from ..training.source import Source, open_source
+from ..training.view import View, evaluation_view
+from .scale import AS_THEY_ARE
 
 ROOM = 2**29
 """Bytes of pictures that are kept in a process, of each half of the data; the others are read each time."""
@@ -70,8 +74,41 @@ def held_source(data: DataPart) -> Source:
     return replace(source, train=train, val=val)
 
 
+@dataclass
+class HeldView:
+    """A view that is always the same for a picture, and is kept with it."""
+
+    view: View
+    room: int
+    """Bytes that are left."""
+    kept: dict[int, tuple[Image.Image, Tensor]] = field(default_factory=dict)
+    """By the picture's identity, which no other picture can take while this one is kept."""
+
+    def __call__(self, picture: Image.Image) -> Tensor:
+        """(C, H, W)."""
+        found = self.kept.get(id(picture))
+        if found is not None:
+            return found[1]
+        shown = self.view(picture)
+        if shown.nbytes <= self.room:
+            self.kept[id(picture)] = picture, shown
+            self.room -= shown.nbytes
+        return shown
+
+
+@lru_cache(maxsize=1)
+def held_view(data: DataPart) -> HeldView:
+    """How pictures are shown when they are not varied, the same one for all cells of a process."""
+    return HeldView(evaluation_view(data), 2 * ROOM)
+
+
 class HeldClassify(Classify):
     """Classification of pictures that are kept."""
+
+    @override
+    def show(self, *, training: bool) -> Show:
+        fixed = self.recipe.augment == AS_THEY_ARE or not training
+        return Labelled(held_view(self.recipe.data)) if fixed else super().show(training=True)
 
     @override
     def open(self) -> Source:

@@ -24,8 +24,8 @@ from ..training.source import Source
 from ..training.train import score_held_out, train
 from .linearize import PHASES, Linearize, Teacher
 
-SHARES = (0.05, 0.1, 0.85)
-"""Of all steps, for each phase."""
+SHARES = (0.02, 0.04, 0.94)
+"""Of all steps, for each phase: a short match and a long distillation kept the most."""
 BEFORE, RECORD = "before.json", "linearize.json"
 TOLD_OTHERWISE = ("num_classes", "in_chans", "img_size", "swap")
 """Arguments of models that follow from the data, or are not timm's."""
@@ -49,7 +49,7 @@ class Lesson:
     data: DataPart
     augment: AugmentPart = field(default_factory=lambda: AugmentPart(scale=(0.5, 1.0)))
     swapped: dict[str, Any] = field(default_factory=lambda: {"mixer": "inline"})
-    epochs: float = 2.0
+    epochs: float = 2.5
     steps: tuple[int, int, int] | None = None
     rates: tuple[float, float, float] = (1e-3, 1e-3, 5e-4)
     batch: int = 64
