@@ -18,7 +18,7 @@ demo: $(VENV)/.ready  ## train a small model on digits: a table, a curve, an att
 	$(BIN)/inline train
 
 test: $(VENV)/.ready  ## run the tests
-	$(BIN)/python -m pytest --numprocesses 2 --quiet
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --quiet
 
 slow: $(VENV)/.ready  ## the tests that take long: every published model exported
 	$(BIN)/python -m pytest --numprocesses 2 --quiet -m slow

@@ -200,3 +200,17 @@ def test_matching_brings_attention_near():
         error.backward()
         optimizer.step()
     assert float(error.detach()) < 0.5 * first
+
+
+def test_layers_are_matched_without_drop_path():
+    """A Swin block that is swapped for itself answers as it did, in training too; what it drops, it drops again after."""
+    from timm.layers import DropPath
+
+    teacher = swin()
+    student, names = student_of(teacher, mixer="softmax", keep_windows=True)
+    student.train()
+    dropping = [module for module in student.modules() if isinstance(module, DropPath)]
+    assert dropping
+    torch.manual_seed(0)
+    assert float(errors_of(teacher, student, names, torch.randn(4, 3, 32, 32)).detach().max()) < 1e-6
+    assert all(module.training for module in dropping)

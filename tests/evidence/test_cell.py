@@ -1,5 +1,6 @@
 """Keys: the same for the same computation, another for another; and records that are whole or not there."""
 
+import pickle
 from dataclasses import replace
 
 import pytest
@@ -51,6 +52,26 @@ def test_code_counts_and_its_wording_does_not(tmp_path, monkeypatch):
     assert version('"""A file."""\n\n\ndef f(x):\n    """Adds."""\n    return (x + 1)  # one\n') == plain
     assert version("def f(x):\n    return x + 2\n") != plain
     code.code_version.cache_clear()
+
+
+def test_a_cell_keeps_the_code_that_it_was_planned_with(monkeypatch):
+    """Another process may find other code on the disk; it was asked for a cell of this key."""
+    sent = pickle.dumps(CELL)
+    key, looked = CELL.key, replace(CELL, kind="look").key
+    monkeypatch.setattr("inline_attention.evidence.cell.code_version", lambda rooms: "another")
+    assert pickle.loads(sent).key == key
+    assert replace(pickle.loads(sent), kind="look").key == looked
+    assert replace(CELL, kind="look").training.key == key
+    later = Cell("train", INLINE, RECIPE, "pictures")
+    assert later.key != key
+    assert replace(later, looker=CELL.looker, trainer=CELL.trainer).key == key
+
+
+def test_what_looks_does_not_decide_a_training():
+    other = replace(CELL, looker="another")
+    assert other.key == CELL.key
+    assert replace(other, kind="look").key != replace(CELL, kind="look").key
+    assert replace(other, kind="look").code != other.code == CELL.code
 
 
 def test_records_are_kept_and_failures_tried_again(tmp_path):

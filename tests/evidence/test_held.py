@@ -76,7 +76,7 @@ def test_a_fixed_view_is_computed_once_and_no_more_than_there_is_room_for():
         return torch.full((1, 2, 2), float(picture.getpixel((0, 0))))
 
     pictures = [Image.new("L", (10, 8), number) for number in range(3)]
-    held = HeldView(view, room=2 * 16)
+    held = HeldView(view, room=2 * (16 + 4 * 80))  # the tensor, and the picture that it is told by
     for _ in range(2):
         assert [float(held(picture).mean()) for picture in pictures] == [0, 1, 2]
     assert [pictures.index(one) for one in seen] == [0, 1, 2, 2]

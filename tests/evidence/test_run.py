@@ -14,7 +14,7 @@ import pytest
 from inline_attention.cli.main import main
 from inline_attention.evidence import run_cell
 from inline_attention.evidence.budget import choose_scale, estimate_seconds, parse_budget
-from inline_attention.evidence.cell import load_record, read_record
+from inline_attention.evidence.cell import Record, load_record, read_record
 from inline_attention.evidence.claims import CLAIMS, INLINE, LINEAR, Check, Claim, Side
 from inline_attention.evidence.grid import grid_of
 from inline_attention.evidence.pool import gpu_of, run_in_turn, run_side_by_side
@@ -22,6 +22,8 @@ from inline_attention.evidence.results import read_results
 from inline_attention.evidence.run_cell import StoppedError
 from inline_attention.evidence.scale import SCALES, Scale
 from inline_attention.training.recipe import DataPart
+
+from ..training.small import write_pictures
 
 DIGITS = DataPart(source="digits")
 TINY = Scale("glance", 6, 8, 1)
@@ -160,6 +162,36 @@ def test_looking_and_racing(tmp_path, monkeypatch):
         assert all(rate > 0 for rates in record.metrics.values() for rate in rates.values())
 
 
+def test_a_model_that_is_yet_to_be_looked_at_must_be_there_itself(tmp_path):
+    """A record that came from elsewhere has no weights with it."""
+    found = grid(1, replace(CLAIM, name="seeing"))
+    first, second = found.trainings
+    kept = Record("train", {}, 0, "done", {"top1": 50.0}, 1.0, first.key, "recipe", "code", {})
+    kept.write(tmp_path)
+    assert found.left(tmp_path).trainings == [first, second]
+    assert found.left(tmp_path, known={second.key}).trainings == [first, second]
+    (tmp_path / first.key).mkdir()
+    (tmp_path / first.key / "best.safetensors").touch()
+    assert found.left(tmp_path).trainings == [second]
+    replace(kept, status="diverged", key=second.key).write(tmp_path)
+    assert found.left(tmp_path).trainings == []
+    assert found.left(tmp_path).looks == found.looks
+    replace(kept, kind="look", key=found.looks[1].key).write(tmp_path)
+    assert found.left(tmp_path, known={found.looks[0].key}).cells == []
+    assert grid(1).left(tmp_path).trainings == []
+
+
+def test_a_race_is_of_its_racers():
+    """Other models, or another device, are another race."""
+    claim = replace(CLAIM, name="speed")
+    keys = {
+        grid_of([claim], scale, DIGITS, 1, device).races[0].key
+        for scale in (TINY, replace(TINY, depth=2))
+        for device in ("cpu", "cuda")
+    }
+    assert len(keys) == 4
+
+
 def test_a_process_that_dies_takes_one_cell_with_it(tmp_path):
     """Killed while it runs: that cell is told as failed, and the next one has a process again."""
 
@@ -220,14 +252,14 @@ def test_budgets(text, seconds):
 
 def test_a_larger_budget_is_a_larger_scale(monkeypatch):
     names = list(SCALES)
-    monkeypatch.setattr("inline_attention.evidence.budget._step", lambda recipe, classes: 0.01)
+    monkeypatch.setattr("inline_attention.evidence.budget._step", lambda recipe, classes, device: 0.01)
     chosen = [choose_scale([CLAIM], DIGITS, 3, 2, budget)[0].name for budget in (1e-3, 50, 100, 1e3, 1e9)]
     assert [names.index(name) for name in chosen] == sorted(names.index(name) for name in chosen)
     assert (chosen[0], chosen[-1]) == ("glance", "week")
     found = grid(3)
     assert found.held_out == 359
     seconds = estimate_seconds(found.trainings, found, 2)
-    assert seconds == pytest.approx(6 * (3 + 1.5 * 6 * 0.01 + 359 * (4e-4 + 0.01 / 32 / 3)) / 2)
+    assert seconds == pytest.approx(6 * (3 + 1.5 * 6 * 0.01 + 359 * (1e-4 + 0.01 / 64 / 3)) / 2)
 
 
 @pytest.mark.parametrize(
@@ -254,3 +286,14 @@ def test_what_a_user_gets_wrong_is_one_line(words, says, capsys):
     said = capsys.readouterr().err
     assert says in said
     assert said.count("\n") == 1
+
+
+def test_too_few_pictures_are_one_line(tmp_path, capsys):
+    data = write_pictures(tmp_path / "data", 5)
+    with pytest.raises(SystemExit) as stop:
+        main(["reproduce", "mixers", "--data", str(data), "--scale", "glance", "--out", str(tmp_path / "out")])
+    assert stop.value.code == 2
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert said.startswith(f"inline: {data} has ")
+    assert said.endswith(" pictures to learn from, and one step takes 64")
+    assert not (tmp_path / "out").exists()

@@ -201,6 +201,11 @@ def test_wrong_options_are_named(options, error, message):
         timm.create_model("inline_swin_nano", **options)
 
 
+def test_first_weights_of_an_unknown_kind_are_refused_by_hand_too():
+    with pytest.raises(ValueError, match="unknown weight_init 'xavir'"):
+        timm.create_model("inline_swin_nano").init_weights("xavir")
+
+
 @pytest.mark.parametrize("name", SMALL)
 def test_first_weights(name):
     """Of the published deviation, or of one by the width; the classifier is the same in both."""

@@ -553,3 +553,14 @@ def test_a_swapped_model_is_exported_for_every_size(tmp_path):
     for size in ((224, 224), (100, 70)):
         pictures = torch.randn(2, 3, *size)
         torch.testing.assert_close(run(pictures), model(pictures), rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("pad", [False, True])
+def test_a_hybrid_tells_the_grid_of_its_maps(pad):
+    """Its patches are cut out of maps that a convolutional net made, not out of pictures."""
+    model = timm.create_model(
+        "vit_tiny_r_s16_p8_224", depth=1, num_classes=3, dynamic_img_size=True, dynamic_img_pad=pad
+    ).eval()  # fmt: skip
+    swap(model, "inline")
+    for size in ((224, 224), (160, 96)):
+        assert model(torch.randn(1, 3, *size)).shape == (1, 3)

@@ -5,6 +5,7 @@ import shutil
 import signal
 import subprocess
 import time
+from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
@@ -107,6 +108,32 @@ def test_killed_and_resumed_it_is_the_same(teacher, linear):
         for phase in record["phases"]:
             phase.pop("seconds")
     assert one == other
+    tensors, again = load_file(whole / "best.safetensors"), load_file(out / "best.safetensors")
+    assert all(torch.equal(again[name], value) for name, value in tensors.items())
+
+
+class After:
+    """A wish to stop that comes after so many steps."""
+
+    def __init__(self, steps):
+        self.left = steps
+
+    def __bool__(self):
+        self.left -= 1
+        return self.left <= 0
+
+
+@pytest.mark.parametrize(("steps", "phase", "at"), [(2, "1-new", 2), (4 + 4 + 3, "3-distil", 3)])
+def test_stopped_within_a_phase_it_goes_on_to_the_same(teacher, linear, steps, phase, at, monkeypatch):
+    whole, _ = linear
+    out = teacher / f"stopped-{steps}"
+    with monkeypatch.context() as patch:
+        patch.setattr("inline_attention.cli.train.interruptible", lambda: nullcontext(After(steps)))
+        with pytest.raises(SystemExit) as stop:
+            main(["linearize", str(teacher / "run"), *STEPS, "--out", str(out)])
+    assert stop.value.code == 130
+    assert [path.name for path in (out / phase / "checkpoints").glob("step-*")] == [f"step-{at:08}"]
+    main(["linearize", "--out", str(out), "--resume", "--device", "cpu"])
     tensors, again = load_file(whole / "best.safetensors"), load_file(out / "best.safetensors")
     assert all(torch.equal(again[name], value) for name, value in tensors.items())
 

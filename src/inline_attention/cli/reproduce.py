@@ -4,7 +4,7 @@ import io
 import json
 import os
 import sys
-from collections.abc import Generator, Mapping
+from collections.abc import Container, Generator
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,7 +19,7 @@ from .arguments import prepare_folder
 from .progress import track
 
 if TYPE_CHECKING:
-    from ..evidence.cell import Cell, Record
+    from ..evidence.cell import Record
     from ..evidence.claims import Claim
     from ..evidence.grid import Grid
     from ..evidence.results import Results
@@ -62,6 +62,7 @@ class Reproduce:
 
     def run(self) -> None:
         """Choose, run what is not there yet, report."""
+        from ..evidence.cell import read_record
         from ..evidence.claims import CLAIMS
         from ..evidence.grid import grid_of
         from ..evidence.results import read_results
@@ -78,15 +79,15 @@ class Reproduce:
         jobs = self._jobs()
         data = self._data()
         before = read_results(self._file) if self._file.is_file() else None
-        earlier = {} if self.known is None else {record.key: record for record in read_results(self.known).records}
+        earlier = [] if self.known is None else [one for one in read_results(self.known).records if one.status != "failed"]
         scale = self._scale(claims, data, jobs, before)
         cells = self.out / "cells"
-        grid = self._plan(claims, scale, data, jobs, earlier)
+        grid = self._plan(claims, scale, data, jobs, {record.key for record in earlier})
         if self.dry_run:
             return
         prepare_folder(cells)
-        for record in earlier.values():
-            if record.status != "failed" and _found(record.key, cells) is None:
+        for record in earlier:
+            if read_record(cells, record.key) is None:
                 record.write(cells)
         names = {claim.name for claim in claims} | set(before.claims if before is not None else ())
         reported = [claim for name, claim in CLAIMS.items() if name in names]  # what the folder had before stays in the report
@@ -145,6 +146,8 @@ class Reproduce:
     def _jobs(self) -> int:
         import torch
 
+        from ..evidence.pool import cores
+
         if self.jobs is not None and self.jobs < 1:
             raise ValueError(f"--jobs must be positive, got {self.jobs}")
         there = str(torch.accelerator.current_accelerator()) if torch.accelerator.is_available() else "cpu"
@@ -153,11 +156,12 @@ class Reproduce:
         if "RANK" in os.environ:
             raise ValueError("one cell runs on each GPU, or core, by itself: start `inline reproduce` without a launcher")
         on_cores = self.device == "cpu" or there == "cpu"
-        return self.jobs or (os.cpu_count() or 1 if on_cores else torch.accelerator.device_count())
+        return self.jobs or (cores() if on_cores else torch.accelerator.device_count())
 
     def _scale(self, claims: list["Claim"], data: "DataPart", jobs: int, before: "Results | None") -> "Scale":
         """The scale that was asked for, that the folder has, or that the budget allows; told with the reason."""
         from ..evidence.budget import choose_scale, parse_budget
+        from ..evidence.run_cell import place_of
         from ..evidence.scale import IMAGENET, SCALES
         from ..training.recipe import nearest
 
@@ -171,7 +175,7 @@ class Reproduce:
             scale, why = known[before.scale], f"as before in {self.out}"
         else:
             _say("Timing a few steps of each kind of model to choose a scale")
-            scale, seconds = choose_scale(claims, data, self.seeds, jobs, budget)
+            scale, seconds = choose_scale(claims, data, self.seeds, jobs, budget, str(place_of(self.device)))
             within = f"the largest within {self.budget or 'an hour'}"
             why = within if seconds <= budget else f"the smallest, though it takes longer than {self.budget or 'an hour'}"
         if before is not None and (before.scale, before.data["name"]) != (scale.name, Path(data.source).name):
@@ -182,9 +186,7 @@ class Reproduce:
         _say(f"Scale {scale.name}, {why}: {scale.says}; pictures: {data.source}")
         return scale
 
-    def _plan(
-        self, claims: list["Claim"], scale: "Scale", data: "DataPart", jobs: int, earlier: Mapping[str, "Record"]
-    ) -> "Grid":
+    def _plan(self, claims: list["Claim"], scale: "Scale", data: "DataPart", jobs: int, known: Container[str]) -> "Grid":
         """The cells; told with their number and about how long they take."""
         from ..evidence.budget import estimate_seconds
         from ..evidence.grid import grid_of
@@ -192,11 +194,12 @@ class Reproduce:
         from ..evidence.scale import IMAGENET
         from ..evidence.statistics import FEWEST
 
-        grid = grid_of(claims, scale, data, self.seeds, str(place_of(self.device)))
-        keys = {cell.key: cell for cell in grid.cells}
-        left = [cell for key, cell in keys.items() if key not in earlier and _found(key, self.out / "cells") is None]
-        time = "how long is not estimated" if scale is IMAGENET else f"about {_duration(estimate_seconds(left, grid, jobs))}"
-        _say(f"{len(keys)} cells, {len(keys) - len(left)} of them done; {len(left)} to run, {jobs} side by side, {time}")
+        place = str(place_of(self.device))
+        grid = grid_of(claims, scale, data, self.seeds, place)
+        count, left = len({cell.key for cell in grid.cells}), grid.left(self.out / "cells", known).cells
+        seconds = 0.0 if scale is IMAGENET else estimate_seconds(left, grid, jobs, place)
+        time = "how long is not estimated" if scale is IMAGENET else f"about {_duration(seconds)}"
+        _say(f"{count} cells, {count - len(left)} of them done; {len(left)} to run, {jobs} side by side, {time}")
         if self.seeds < FEWEST:
             _say(f"There will be numbers and no verdicts: these take --seeds {FEWEST} or more")
         return grid
@@ -207,22 +210,20 @@ class Reproduce:
         from ..evidence.run_cell import StoppedError
         from .train import interruptible
 
-        def left(wanted: list["Cell"]) -> list["Cell"]:
-            return list({cell.key: cell for cell in wanted if _found(cell.key, cells) is None}.values())
-
         console = Console(stderr=True)
-        total = len(left(grid.cells))
+        todo = grid.left(cells)
+        total = len(todo.cells)
 
         def work(wanted: list[Any]) -> Generator["Record"]:
             def stop() -> bool:
                 return bool(wanted)
 
-            for group in (grid.trainings, grid.looks):
+            for group in (todo.trainings, todo.looks):
                 if jobs > 1:
-                    yield from run_side_by_side(left(group), cells, device=self.device, jobs=jobs)
+                    yield from run_side_by_side(group, cells, device=self.device, jobs=jobs)
                 else:
-                    yield from run_in_turn(left(group), cells, device=self.device, stop=stop)
-            yield from run_in_turn(left(grid.races), cells, device=self.device, stop=stop, racers=grid.racers)
+                    yield from run_in_turn(group, cells, device=self.device, stop=stop)
+            yield from run_in_turn(todo.races, cells, device=self.device, stop=stop, racers=grid.racers)
 
         try:
             with ExitStack() as stack:
@@ -287,12 +288,6 @@ class Reproduce:
             )
         written = ", ".join([*(["results.json"] if self.source is None else []), "results.md", *pictures.values()])
         console.print(f"Written into {self.out}: {written}", highlight=False, soft_wrap=True, markup=False)
-
-
-def _found(key: str, cells: Path) -> "Record | None":
-    from ..evidence.cell import read_record
-
-    return read_record(cells, key)
 
 
 def _collect(claims: list["Claim"], scale: "Scale", data: "DataPart", seeds: int, grid: "Grid", cells: Path) -> "Results":

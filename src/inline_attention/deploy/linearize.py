@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
+from timm.layers import DropPath
 from torch import Tensor, nn
 
 from ..layers import Mixer
@@ -76,7 +77,21 @@ def attention_errors(student: nn.Module, pairs: Sequence[Pair], calls: Mapping[s
     mean.
     """
     tell_size(student, pictures)
-    return torch.stack([_error(pair.student, calls[pair.name]) for pair in pairs])
+    with _without_drop_path(student):
+        return torch.stack([_error(pair.student, calls[pair.name]) for pair in pairs])
+
+
+@contextmanager
+def _without_drop_path(model: nn.Module) -> Iterator[None]:
+    """The teacher drops nothing, and a Swin block that drops what its attention says has nothing to learn from."""
+    dropping = [module for module in model.modules() if isinstance(module, DropPath) and module.training]
+    for module in dropping:
+        module.eval()
+    try:
+        yield
+    finally:
+        for module in dropping:
+            module.train()
 
 
 def _error(place: nn.Module, call: Call) -> Tensor:

@@ -36,12 +36,12 @@ def parse_budget(text: str) -> float:
     return float(found[1]) * UNITS[found[2]]
 
 
-def estimate_seconds(cells: Sequence[Cell], grid: Grid, jobs: int) -> float:
+def estimate_seconds(cells: Sequence[Cell], grid: Grid, jobs: int, device: str = "cpu") -> float:
     """About how long some of a grid's cells take, side by side. A picture forward is a third of it forward and backward."""
     spent = {"train": 0.0, "look": 0.0, "race": 0.0}
     for cell in cells:
         if cell.kind == "train":
-            step = _step(_kind(cell.recipe), grid.classes)
+            step = _step(_kind(cell.recipe), grid.classes, device)
             held_out = grid.held_out * (READ_SECONDS + step / BATCH / 3)
             spent["train"] += CELL_SECONDS + BESIDE * cell.recipe.schedule.steps * step + held_out
         elif cell.kind == "look":
@@ -51,11 +51,13 @@ def estimate_seconds(cells: Sequence[Cell], grid: Grid, jobs: int) -> float:
     return (spent["train"] + spent["look"]) / jobs + spent["race"]
 
 
-def choose_scale(claims: Sequence[Claim], data: DataPart, seeds: int, jobs: int, budget: float) -> tuple[Scale, float]:
+def choose_scale(
+    claims: Sequence[Claim], data: DataPart, seeds: int, jobs: int, budget: float, device: str = "cpu"
+) -> tuple[Scale, float]:
     """The largest scale that fits, and about how long it takes; the smallest if none does."""
     for scale in reversed(SCALES.values()):
         grid = grid_of(claims, scale, data, seeds)
-        seconds = estimate_seconds(grid.cells, grid, jobs)
+        seconds = estimate_seconds(grid.cells, grid, jobs, device)
         if seconds <= budget:
             break
     return scale, seconds
@@ -69,17 +71,20 @@ def _kind(recipe: Recipe) -> Recipe:
 
 
 @lru_cache
-def _step(recipe: Recipe, classes: int, batch: int = BATCH) -> float:
-    """Seconds of one step on one core: the best of three."""
+def _step(recipe: Recipe, classes: int, device: str) -> float:
+    """Seconds of one step on one core, or on the accelerator: the best of three."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        model = make_model(*creation(recipe, classes))
-        pictures, labels = torch.randn(batch, recipe.data.channels, *recipe.data.size), torch.zeros(batch, dtype=torch.long)
+        model = make_model(*creation(recipe, classes)).to(device)
+        pictures = torch.randn(BATCH, recipe.data.channels, *recipe.data.size, device=device)
+        labels = torch.zeros(BATCH, dtype=torch.long, device=device)
         times = []
         for _ in range(3):
             start = perf_counter()
-            F.cross_entropy(model(pictures), labels).backward()
+            loss = F.cross_entropy(model(pictures), labels)
+            loss.backward()
+            loss.item()  # waits for the device
             times.append(perf_counter() - start)
     finally:
         torch.set_num_threads(threads)

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Literal
@@ -27,6 +27,9 @@ class Cell:
     """With the seed."""
     data: str
     """A hash of the pictures' names and numbers."""
+    trainer: str = field(default_factory=lambda: code_version(DECIDING))
+    looker: str = field(default_factory=lambda: code_version(LOOKING))
+    """Of the code as it was when the cell was planned, whatever a process that begins later finds on the disk."""
 
     @property
     def seed(self) -> int:
@@ -43,8 +46,17 @@ class Cell:
     @property
     def key(self) -> str:
         """The same for the same computation by the same code."""
-        code = code_version(DECIDING) if self.kind == "train" else code_version((*DECIDING, *LOOKING))
-        return _hash({"kind": self.kind, "recipe": self.recipe_hash, "seed": self.seed, "code": code})
+        return _hash({"kind": self.kind, "recipe": self.recipe_hash, "seed": self.seed, "code": self.code})
+
+    @property
+    def code(self) -> str:
+        """The version of the code that computes it."""
+        return self.trainer if self.kind == "train" else f"{self.trainer}-{self.looker}"
+
+    @property
+    def training(self) -> "Cell":
+        """The cell that trains the model which this one looks at."""
+        return replace(self, kind="train")
 
 
 @dataclass(frozen=True)

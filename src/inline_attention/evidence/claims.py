@@ -180,13 +180,15 @@ def _seeing() -> Claim:
         seen("softmax looks at its 3 x 3 more than linear does", (SOFTMAX, "near"), (LINEAR, "near")),
         seen("hiding the own 3 x 3 costs softmax more than hiding 9 at random", (SOFTMAX, "random"), (SOFTMAX, "own")),
         seen("hiding the own 3 x 3 costs linear more than hiding 9 at random", (LINEAR, "random"), (LINEAR, "own")),
+        seen("hiding the own 3 x 3 costs InLine more than hiding 9 at random", (INLINE, "random"), (INLINE, "own")),
         seen(
-            "hiding the own 3 x 3 costs InLine + local more than hiding 9 at random",
+            "hiding the own 3 x 3, and with it all of the residual, costs InLine + local more than hiding 9 at random",
             (INLINE_LOCAL, "random"),
             (INLINE_LOCAL, "own"),
+            ours=True,
         ),
         seen(
-            "hiding the own 3 x 3 costs softmax + local more than hiding 9 at random",
+            "hiding the own 3 x 3, and with it all of the residual, costs softmax + local more than hiding 9 at random",
             (SOFTMAX_LOCAL, "random"),
             (SOFTMAX_LOCAL, "own"),
             ours=True,

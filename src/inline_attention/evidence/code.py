@@ -5,8 +5,8 @@ from functools import lru_cache
 from hashlib import blake2b
 from pathlib import Path
 
-DECIDING = ("ops", "layers", "models", "plain", "training")
-"""Rooms that a training run goes through."""
+DECIDING = ("ops", "layers", "models", "plain", "training", "evidence/held.py")
+"""Rooms that a training run goes through, and how its pictures are shown."""
 LOOKING = ("analysis", "bench", "evidence/run_cell.py")
 """What looks at trained models, and times them."""
 

@@ -43,7 +43,7 @@ class Held(Pictures):
         found = self.kept.get((index, channels))
         if found is None:
             found = self.whole.load(index, channels)
-            size = 4 * found[0].width * found[0].height  # as Pillow lays pixels out
+            size = _size(found[0])
             if size <= self.room:
                 self.kept[index, channels] = found
                 self.room -= size
@@ -74,13 +74,18 @@ def held_source(data: DataPart) -> Source:
     return replace(source, train=train, val=val)
 
 
+def _size(picture: Image.Image) -> int:
+    """Bytes, as Pillow lays pixels out."""
+    return 4 * picture.width * picture.height
+
+
 @dataclass
 class HeldView:
     """A view that is always the same for a picture, and is kept with it."""
 
     view: View
     room: int
-    """Bytes that are left."""
+    """Bytes that are left, for pictures and for what is shown of them."""
     kept: dict[int, tuple[Image.Image, Tensor]] = field(default_factory=dict)
     """By the picture's identity, which no other picture can take while this one is kept."""
 
@@ -90,9 +95,10 @@ class HeldView:
         if found is not None:
             return found[1]
         shown = self.view(picture)
-        if shown.nbytes <= self.room:
+        size = shown.nbytes + _size(picture)
+        if size <= self.room:
             self.kept[id(picture)] = picture, shown
-            self.room -= shown.nbytes
+            self.room -= size
         return shown
 
 
@@ -107,8 +113,10 @@ class HeldClassify(Classify):
 
     @override
     def show(self, *, training: bool) -> Show:
-        fixed = self.recipe.augment == AS_THEY_ARE or not training
-        return Labelled(held_view(self.recipe.data)) if fixed else super().show(training=True)
+        data = self.recipe.data
+        if training and self.recipe.augment != AS_THEY_ARE:
+            return super().show(training=True)
+        return Labelled(held_view(data) if data.workers == 0 else evaluation_view(data))
 
     @override
     def open(self) -> Source:

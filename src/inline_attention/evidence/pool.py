@@ -16,10 +16,14 @@ import torch
 
 from ..training.recipe import Recipe
 from .cell import Cell, Record
-from .code import code_version
 from .run_cell import StoppedError, run_cell
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
+
+
+def cores() -> int:
+    """That this process may use, where the system tells; all otherwise."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def run_in_turn(
@@ -43,7 +47,7 @@ def run_side_by_side(cells: Sequence[Cell], folder: Path, *, device: str, jobs: 
     On Ctrl-C every process saves what it is at, and `StoppedError` is raised.
     """
     waiting = list(reversed(cells))
-    threads = max(1, (os.cpu_count() or 1) // jobs)
+    threads = max(1, cores() // jobs)
     slots = [_slot(threads, number) for number in range(min(jobs, len(cells)))]
     running: dict[Future[Record], tuple[int, Cell]] = {}
     try:
@@ -108,7 +112,7 @@ def _lost(cell: Cell) -> Record:
     contender = None if cell.contender is None else asdict(cell.contender)
     said = "its process died: perhaps there was not enough memory"
     return Record(
-        cell.kind, contender, cell.seed, "failed", {}, 0.0, cell.key, cell.recipe_hash, code_version(), {}, said
+        cell.kind, contender, cell.seed, "failed", {}, 0.0, cell.key, cell.recipe_hash, cell.code, {}, said
     )  # fmt: skip
 
 

@@ -64,8 +64,8 @@ def _head(results: Results) -> list[str]:
         f"not hold if all of it is on the other, and cannot be told otherwise, or with fewer than {FEWEST} seeds. 'No gap' is "
         f"at most {-NEAR:g} point below. A claim holds if all its checks do, and does not if one does not; of so many checks "
         f"at {LEVEL:.0%}, some are wrong by chance.",
-        "- **Settings** are the same for all attentions: pictures, augmentation, AdamW, learning rate, steps, first weights. "
-        + (rated if _rates(results, Numbers.of(results)) else ""),
+        "- **Settings** are the same for all attentions: pictures and their order, augmentation, AdamW, learning rate, steps, "
+        "the rule that draws first weights. " + (rated if _rates(results, Numbers.of(results)) else ""),
         "- **Controls** are checks that the paper does not have. The last column below counts the most telling one: whether "
         f"InLine is within {-NEAR:g} point of softmax attention where both have the local residual.",
         f"- **Cells**: {there} of {results.wanted} were run, of which {failed or 'none'} failed.",

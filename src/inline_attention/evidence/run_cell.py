@@ -2,7 +2,7 @@
 
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -28,7 +28,6 @@ from ..training.trained import load_trained
 from ..training.view import evaluation_view
 from .cell import Cell, Record, Status, load_record
 from .claims import SPEED_FACTORS
-from .code import code_version
 from .held import HeldClassify, held_source
 
 LOOKED_AT = 64
@@ -92,7 +91,7 @@ def run_cell(
         if cell.kind == "train":
             metrics = _train(cell, folder, device, stop)
         elif cell.kind == "look":
-            trained = replace(cell, kind="train").key
+            trained = cell.training.key
             made = load_record(folder, trained)
             if made is not None and made.status == "diverged":
                 raise FloatingPointError("there is nothing to look at: its training diverged")
@@ -115,7 +114,7 @@ def run_cell(
         metrics.pop("seconds", perf_counter() - start),
         cell.key,
         cell.recipe_hash,
-        code_version(),
+        cell.code,
         machine(place_of(device)),
         error,
     )

@@ -58,7 +58,6 @@ class Backbone(nn.Module):
         weight_init: str = "normal",
     ) -> None:
         super().__init__()
-        check_name("weight_init", weight_init, WEIGHT_INITS)
         self.img_size = self._checked_size(img_size, patch_size)
         if num_classes < 0:
             raise ValueError(f"num_classes must not be negative, got {num_classes}")
@@ -100,6 +99,7 @@ class Backbone(nn.Module):
     @torch.no_grad()
     def init_weights(self, weight_init: str = "normal") -> None:
         """Linear maps as `weight_init` says, without bias; everything else as its module starts."""
+        check_name("weight_init", weight_init, WEIGHT_INITS)
         for module in self.modules():
             if isinstance(module, nn.Linear):
                 _start_linear(module, xavier=weight_init == "xavier" and module is not self.head)

@@ -42,7 +42,8 @@ class TokenGrid:
         height, width = pictures.shape[-2:]
         if getattr(embedding, "dynamic_img_pad", False):  # as whole numbers, which an exported graph can keep
             down, across = to_2tuple(embedding.patch_size)
-            self.grid = ((height + down - 1) // down, (width + across - 1) // across)
+            above = getattr(embedding, "feature_ratio", (1, 1))  # of the net that a hybrid cuts the maps of
+            self.grid = ((height // above[0] + down - 1) // down, (width // above[1] + across - 1) // across)
         elif hasattr(embedding, "dynamic_feat_size"):
             self.grid = tuple(embedding.dynamic_feat_size((height, width)))
         else:
