@@ -134,7 +134,7 @@ def markdown(found: dict[str, Any]) -> str:
         for name, row in part["models"].items():
             numbers = (row["max_f_beta"], row["overlap"], row["absolute_error"], row["correlation_with_teacher"])
             told = " | ".join(f"{number:.3f}" for number in numbers)
-            lines.append(f"| {part['side']} | {part['pictures']} | {name} | {told} |")
+            lines.append(f"| {part['side']} | {row['pictures']} | {name} | {told} |")
     lines += ["", "| pixels | softmax, ms | linearized, ms | times as fast |", "|---|---|---|---|"]
     for part in found["speed"]:
         best = part["best_ms"]

@@ -37,7 +37,7 @@ def test_saliency(part):
     told = rows("saliency")[3 * part : 3 * part + 3]
     for shown, (name, row) in zip(told, found["models"].items(), strict=True):
         numbers = (row["max_f_beta"], row["overlap"], row["absolute_error"], row["correlation_with_teacher"])
-        assert shown == [str(found["side"]), str(found["pictures"]), name, *(f"{number:.3f}" for number in numbers)]
+        assert shown == [str(found["side"]), str(row["pictures"]), name, *(f"{number:.3f}" for number in numbers)]
 
 
 def test_speed():
