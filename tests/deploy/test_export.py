@@ -300,12 +300,13 @@ def test_a_low_precision_is_told_and_not_refused(tmp_path, monkeypatch):
         ({"kind": "torch-export", "precision": "int8"}, "^int8 is for ONNX files, not for torch-export$"),
         ({"kind": "aoti", "precision": "int8"}, "^int8 is for ONNX files, not for aoti$"),
         ({"kind": "aoti"}, r"^a file of the format aoti ends in \.pt2, got .*model\.onnx$"),
+        ({"facts": {"classes": CLASSES, "data": {}}}, "^facts must have 'classes', and 'data' with its 'channels', got "),
         ({"sizes": [(8, 8)]}, "^InLineDeiT does not take pictures of 8 x 8: pictures must be at least 32 x 32 pixels"),
     ],
 )
 def test_what_cannot_be_is_said_at_once(asked, message, tmp_path):
     with pytest.raises(ValueError, match=message):
-        export(small(), tmp_path / "model.onnx", facts=facts(), **asked)
+        export(small(), tmp_path / "model.onnx", **{"facts": facts(), **asked})
     assert list(tmp_path.iterdir()) == []
 
 

@@ -145,3 +145,9 @@ def test_the_imagenet_scale_has_the_papers_recipes(contender):
 def test_no_best_of_several_evaluations():
     recipe = recipe_of(SOFTMAX_LOCAL, SCALES["laptop"], DIGITS, 10, 0)
     assert recipe.run.evaluate >= recipe.schedule.epochs
+
+
+def test_a_table_of_several_families_names_them_all():
+    names = [CLAIMS["families"].name_of(one) for one in CLAIMS["families"].contenders]
+    assert [name.split()[0] for name in names] == [title for title in FAMILIES.values() for _ in range(4)]
+    assert CLAIMS["mixers"].name_of(INLINE) == "InLine"

@@ -360,3 +360,10 @@ def test_wrong_files_are_named(tmp_path):
     with pytest.raises(ValueError, match="perhaps it is for mixer='softmax'"):
         load_official(hollow("inline_swin_tiny"), swin_file())
     assert all(torch.equal(before[key], value) for key, value in model.state_dict().items())
+
+
+def test_a_text_is_no_checkpoint(tmp_path):
+    path = tmp_path / "text.pth"
+    path.write_text("easily mistaken")
+    with pytest.raises(ValueError, match=r"text\.pth cannot be read as a checkpoint, .*: \w+ .*\w$"):
+        read_checkpoint(path)

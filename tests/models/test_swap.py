@@ -21,6 +21,7 @@ from inline_attention.models import swap_mixer as swapping
 from inline_attention.models.swap_swin import SwinBlock
 from inline_attention.models.swap_timm import TimmAttention
 from inline_attention.ops.windows import Window
+from inline_attention.training.trained import load_trained
 
 from ..formulas import FORMULAS
 from .published import SMALL
@@ -564,3 +565,25 @@ def test_a_hybrid_tells_the_grid_of_its_maps(pad):
     swap(model, "inline")
     for size in ((224, 224), (160, 96)):
         assert model(torch.randn(1, 3, *size)).shape == (1, 3)
+
+
+def test_a_name_is_no_model():
+    with pytest.raises(TypeError, match=r"model must be a torch\.nn\.Module, such as timm\.create_model makes, got 'vit_tiny"):
+        swap("vit_tiny_patch16_224", "inline")
+
+
+def test_what_was_not_asked_for_hinders_nothing():
+    model = timm.create_model("vit_tiny_patch16_224", depth=2)
+    swap(model, "inline")
+    with pytest.raises(ValueError, match=r"blocks\.0\.attn is left \(inline with local residual already\)$"):
+        swap(model, "inline", only=r"blocks\.0\.attn")
+
+
+def test_weights_of_a_swapped_model_are_not_taken_for_published_ones(tmp_path):
+    model = timm.create_model("deit_tiny_patch16_224", depth=1)
+    swap(model, "inline")
+    torch.save(model.state_dict(), tmp_path / "swapped.pth")
+    with pytest.raises(ValueError, match=r"swapped\.pth"):
+        load_trained(str(tmp_path / "swapped.pth"))
+    with pytest.raises(ValueError, match=r"swapped\.pth"):
+        load_trained("deit_tiny_patch16_224", tmp_path / "swapped.pth")

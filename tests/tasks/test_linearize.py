@@ -157,7 +157,7 @@ def test_pictures_without_classes(teacher, capsys):
     ("words", "said"),
     [
         ([], "no model"),
-        (["inline_deit_nano"], "needs weights"),
+        (["inline_deit_nano"], "inline_deit_nano needs weights: --weights FILE, or --pretrained for those that timm has"),
         (["RUN", "--mixer", "fast"], "unknown mixer 'fast'"),
         (["RUN", "--only", "blocks.9"], "matches the whole name of no attention"),
         (["RUN", "--batch", "0"], "must be positive"),

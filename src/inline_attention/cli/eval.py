@@ -110,4 +110,5 @@ class Eval:
         top5 = number(numbers["top5"]) if len(trained.classes) > 5 else "-"
         table.add_row(f"{found.pictures:,}", number(numbers["top1"]), top5, number(numbers["loss"], 3), speed)
         console.print(table)
-        tell_rest(console, found, trained.classes, out, own=self.data is None, bad=found.bad, unit=" %")
+        chosen = self.data is None and not (Path(self.model) / "linearize.json").is_file()  # which keeps its last weights
+        tell_rest(console, found, trained.classes, out, own=chosen, bad=found.bad, unit=" %")

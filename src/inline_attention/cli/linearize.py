@@ -122,6 +122,8 @@ class Linearize:
         return out
 
     def _teacher(self) -> "Trained":
+        from timm import is_model
+
         from ..training.trained import load_trained, make_named
 
         what = self.model or ""
@@ -129,6 +131,8 @@ class Linearize:
             raise ValueError(f"--weights is for a model that is named, and {what} has its own: leave out one of the two")
         if self.pretrained:
             return make_named(what, pretrained=True)
+        if self.weights is None and is_model(what) and not Path(what).exists():
+            raise ValueError(f"{what} needs weights: --weights FILE, or --pretrained for those that timm has")
         return load_trained(what, self.weights)
 
     def _lesson(self, trained: "Trained", now: "Linearize") -> "Lesson":

@@ -50,7 +50,7 @@ def print_record(record: dict[str, Any], whole: dict[str, Any], out: Path, drawn
     if "share_of_teacher_seconds" in whole:
         said.append(f"in {100 * whole['share_of_teacher_seconds']:.0f} % of the time that its training took")
     if said:
-        console.print(", ".join(said), highlight=False)
+        console.print(", ".join(said), highlight=False, soft_wrap=True)
     console.print(f"Written: {out}/best.safetensors, linearize.json, {drawn.name}", highlight=False, soft_wrap=True)
     name = shlex.quote(str(out))
     use = f"Next: inline eval {name}, inline predict PICTURES --model {name}, inline export {name}"

@@ -117,6 +117,8 @@ def export(
     """
     form = _checked(kind, precision, out)
     copy = deepcopy(model).cpu().eval().requires_grad_(False)
+    if "classes" not in facts or "channels" not in facts.get("data", ()):
+        raise ValueError(f"facts must have 'classes', and 'data' with its 'channels', got {dict(facts)}")
     channels = int(facts["data"]["channels"])
     see_that_it_takes(copy, channels, sizes)
     with _beside(out, form.suffix) as (draft, description):

@@ -72,6 +72,11 @@ class Claim:
         """All models that it needs, each once."""
         return tuple(dict.fromkeys(side.contender for side in self.sides))
 
+    def name_of(self, contender: Contender) -> str:
+        """What its table and its figure call a contender: with the family, where there are several."""
+        several = len({one.family for one in self.contenders}) > 1
+        return f"{FAMILIES['deit']} {contender.label}" if several and contender.family == "deit" else contender.label
+
 
 SOFTMAX, INLINE, LINEAR = Contender("softmax"), Contender("inline"), Contender("linear")
 SOFTMAX_LOCAL, INLINE_LOCAL = replace(SOFTMAX, local=True), replace(INLINE, local=True)

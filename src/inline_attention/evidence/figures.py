@@ -30,7 +30,7 @@ def _color(contender: Contender) -> str:
     return COLORS.get(contender.mixer, GREY)
 
 
-def _dots(axis: Axes, numbers: Numbers, sides: list[Side]) -> None:
+def _dots(axis: Axes, numbers: Numbers, claim: Claim, sides: list[Side]) -> None:
     """A line each: every seed, the mean, its interval. Filled with the local residual, hollow without."""
     shown = [side for side in sides if numbers.mean(side) is not None]
     for row, side in enumerate(reversed(shown)):
@@ -40,7 +40,7 @@ def _dots(axis: Axes, numbers: Numbers, sides: list[Side]) -> None:
         if not isnan(found.half):
             axis.plot([found.low, found.high], [row, row], color=color, linewidth=1.5)
         axis.scatter(found.mean, row, s=40, facecolor=color if side.contender.local else "white", edgecolor=color, zorder=3)
-    axis.set_yticks(range(len(shown)), [side.contender.label for side in reversed(shown)])
+    axis.set_yticks(range(len(shown)), [claim.name_of(side.contender) for side in reversed(shown)])
     axis.grid(axis="x", alpha=0.3)
     axis.spines[["top", "right"]].set_visible(False)
 
@@ -50,18 +50,19 @@ def _accuracies(claim: Claim, numbers: Numbers) -> Figure:
     ordered = sorted((side for side in means if means[side]), key=lambda side: -getattr(means[side], "mean", 0.0))
     figure = Figure(figsize=(7.5, 1.1 + 0.3 * len(ordered)), layout="constrained")
     axis = figure.subplots()
-    _dots(axis, numbers, ordered)
+    _dots(axis, numbers, claim, ordered)
     axis.set(xlabel="top-1 %, mean and 95 % interval over seeds; filled: with the local residual", title=claim.title)
     return figure
 
 
 def _seeing(numbers: Numbers) -> Figure:
-    contenders = [one for one in CLAIMS["seeing"].contenders if numbers.mean(Side(one, "confused")) is not None]
+    claim = CLAIMS["seeing"]
+    contenders = [one for one in claim.contenders if numbers.mean(Side(one, "confused")) is not None]
     figure = Figure(figsize=(11, 1.3 + 0.26 * len(contenders)), layout="constrained")
     axes = figure.subplots(1, 3)
-    _dots(axes[0], numbers, [Side(one, "confused") for one in contenders])
+    _dots(axes[0], numbers, claim, [Side(one, "confused") for one in contenders])
     axes[0].set(xlabel="confused pairs of queries, %")
-    _dots(axes[1], numbers, [Side(one, "near") for one in contenders])
+    _dots(axes[1], numbers, claim, [Side(one, "near") for one in contenders])
     even = numbers.mean(Side(contenders[0], "even"))
     if even is not None:
         axes[1].axvline(even.mean, color=GREY, linestyle=":")

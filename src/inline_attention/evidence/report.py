@@ -87,7 +87,7 @@ def _contenders(claim: Claim, numbers: Numbers) -> tuple[list[str], list[list[st
         reported = _reported(claim)
         rows = [
             [
-                contender.label,
+                claim.name_of(contender),
                 spread(numbers.mean(Side(contender))),
                 _seeds(numbers, Side(contender)),
                 _number(reported.get(contender), 1),
@@ -101,7 +101,7 @@ def _contenders(claim: Claim, numbers: Numbers) -> tuple[list[str], list[list[st
     accuracy = ["top1"] if "top1" not in metrics else []
     columns = ["contender", *(METRICS.get(metric, metric) for metric in (*accuracy, *metrics))]
     rows = [
-        [contender.label, *(spread(numbers.mean(Side(contender, metric))) for metric in (*accuracy, *metrics))]
+        [claim.name_of(contender), *(spread(numbers.mean(Side(contender, metric))) for metric in (*accuracy, *metrics))]
         for contender in claim.contenders
     ]
     return columns, rows

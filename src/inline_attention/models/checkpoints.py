@@ -78,7 +78,8 @@ def read_checkpoint(path: str | Path) -> dict[str, Any]:
         if wanted := _forbidden_names(path):
             raise ValueError(f"{path} wants to call {', '.join(wanted)}: refused, nothing was run") from error
         lines = str(error).splitlines()
-        reason = lines[0] if lines and "weights_only" not in str(error) else "it is no whole file of weights"
+        telling = lines and "weights_only" not in str(error) and " " in lines[0]
+        reason = lines[0] if telling else "it is no whole file of weights"
         raise ValueError(f"{path} cannot be read as a checkpoint, perhaps it is truncated: {reason}") from error
     if not isinstance(loaded, dict):
         raise ValueError(f"{path} holds a {type(loaded).__name__}, not a dictionary of weights")

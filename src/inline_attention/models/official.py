@@ -141,7 +141,7 @@ def _translate_positions(name: str, value: Tensor, state: Mapping[str, Tensor], 
 
 def _reshape(name: str, value: Tensor) -> Tensor:
     """Shapes that differ: local kernels by head, LePE without a one, tables by distance."""
-    if re.search(r"local\.\w+\.weight$", name):
+    if re.search(r"local\.\w+\.weight$", name) and value.ndim == 3 and value.shape[-1] == 1:
         inputs = value.shape[1]  # of (heads * outputs, inputs, 1), with d outputs for the hidden layer and 9 d for the taps
         return value.squeeze(-1).unflatten(0, (-1, inputs if ".hidden." in name else 9 * inputs))
     if name.endswith("lepe.weight"):

@@ -32,6 +32,9 @@ class SwapReport:
         return "\n".join(lines)
 
 
+NOT_ASKED = "not asked for"
+
+
 class Site(NamedTuple):
     """An attention that can be swapped, or might be."""
 
@@ -71,6 +74,8 @@ def swap(
         What was changed and what was left, and why: print it. If nothing can be swapped, a ValueError tells why, and the model
         is as it was.
     """
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"model must be a torch.nn.Module, such as timm.create_model makes, got {model!r}")
     maker = MixerMaker(mixer, kernel=kernel, local=local, keep_windows=keep_windows)
     sites = list(_sites(model))
     asked = _asked(sites, only)
@@ -79,7 +84,7 @@ def swap(
     for site in sites:
         try:
             if site.name not in asked:
-                raise Hindrance("not asked for")
+                raise Hindrance(NOT_ASKED)
             if site.module not in made:
                 made[site.module] = _replacement(site, maker, places)
             report.changed[site.name] = made[site.module][1]
@@ -168,8 +173,9 @@ def _found(report: SwapReport) -> str:
     """What kept everything from being swapped, in short."""
     if not report.left:
         return "it holds no attention"
-    name, why = next(iter(report.left.items()))
-    more = len(report.left) - 1
+    left = {name: why for name, why in report.left.items() if why != NOT_ASKED}
+    name, why = next(iter(left.items()))
+    more = len(left) - 1
     return f"{name} is left ({why})" + (f", and {more} more" if more else "")
 
 
