@@ -122,7 +122,7 @@ class Linearize:
         return out
 
     def _teacher(self) -> "Trained":
-        from timm import is_model
+        from timm.models import is_model
 
         from ..training.trained import load_trained, make_named
 
