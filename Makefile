@@ -1,11 +1,12 @@
-# Every target sets up what it needs: Python >= 3.10 and make are enough.
+# Every target sets up what it needs in .venv: Python >= 3.10 and make are enough.
+# Another Python: make test PYTHON=python3.13 VENV=.venv313
 PYTHON ?= python3
-VENV := .venv
+VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: help demo test slow check site results format bench clean
+.PHONY: help demo test slow coverage check format site results bench clean
 
-help:  ## this list
+help:  ## print this list
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
 $(VENV)/.ready: pyproject.toml constraints.txt
@@ -14,32 +15,35 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	touch $@
 
-demo: $(VENV)/.ready  ## train a small model on digits: a table, a curve, an attention picture, in a minute
+demo: $(VENV)/.ready  ## train a small model on digits: a table, curves and attention maps, in a minute
 	$(BIN)/inline train
 
-test: $(VENV)/.ready  ## run the tests
-	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --quiet
+test: $(VENV)/.ready  ## run the tests in two processes, and list the skipped ones with their reasons
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --quiet -rs
 
-slow: $(VENV)/.ready  ## the tests that take long: every published model exported
-	$(BIN)/python -m pytest --numprocesses 2 --quiet -m slow
+slow: $(VENV)/.ready  ## run the slow tests: the largest models, all combinations of compiling and exporting
+	$(BIN)/python -m pytest --numprocesses 2 --quiet -rs -m slow
 
-check: $(VENV)/.ready  ## lint, format and types
+coverage: $(VENV)/.ready  ## run the tests and report which lines they do not run
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --quiet --cov --cov-report term:skip-covered --cov-report html
+
+check: $(VENV)/.ready  ## lint, formatting and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-site: $(VENV)/.ready  ## build the documentation into site/, warnings are errors
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
-
-results: $(VENV)/.ready  ## docs/results.md and its figures, again from the stored records
-	$(BIN)/inline reproduce --from benchmarks/results/reproduce.json --out docs
-
-format: $(VENV)/.ready  ## let ruff mend what it can
+format: $(VENV)/.ready  ## format the code, and fix what ruff can fix
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(VENV)/.ready  ## measure everything against its rivals; writes benchmarks/results/
+site: $(VENV)/.ready  ## build the documentation into site/; warnings are errors
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+results: $(VENV)/.ready  ## write docs/results.md and its figures again from the stored records
+	$(BIN)/inline reproduce --from benchmarks/results/reproduce.json --out docs
+
+bench: $(VENV)/.ready  ## measure speed and memory; writes benchmarks/results/
 	for bench in layer models resolution stream dense export; do $(BIN)/inline bench $$bench --out benchmarks/results || exit 1; done
 
-clean:  ## take away what the targets made
-	rm -rf $(VENV) build dist site .mypy_cache .pytest_cache .ruff_cache
+clean:  ## delete what the targets made, runs/ excepted
+	rm -rf $(VENV) build dist site htmlcov .coverage .mypy_cache .pytest_cache .ruff_cache

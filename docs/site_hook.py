@@ -1,12 +1,14 @@
-"""How the site differs from docs/: the README is its first page, files that pages link to are in it, TeX becomes MathML.
+"""How the site differs from docs/: files outside of docs/ that pages link to are in it, and TeX becomes MathML.
 
-A page links to files where they lie in the repository. In the site docs/ is the root, and everything else keeps its path.
+A page links to files by their place in the repository. In the site docs/ is the root, and everything else keeps its path.
 """
 
 import html
 import os
 import re
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from latex2mathml.converter import convert
 from mkdocs.config.defaults import MkDocsConfig
@@ -19,14 +21,22 @@ FORMULA = re.compile(r'<(span|div) class="arithmatex">\s*\\[(\[](.*?)\\[)\]]\s*<
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the first page, and whatever the navigation and pages lead to, one after the other."""
-    files.append(File.generated(config, "index.md", content=(ROOT / "README.md").read_text()))
-    listed = [name for entry in config.nav or [] for name in entry.values() if (ROOT / name).is_file()]
+    """Add the files outside of docs/ that the navigation or a page links to, and those that the added pages link to."""
+    listed = [name for name in _names(config.nav or []) if (ROOT / name).is_file()]
     pages = [file.src_uri for file in files.documentation_pages()]
     _add(listed, pages, files, config)
-    for page in pages:  # which grows
+    for page in pages:  # the list grows meanwhile
         _add(_targets(page), pages, files, config)
     return files
+
+
+def _names(nav: Any) -> Iterator[str]:
+    """The files in a navigation with sections."""
+    if isinstance(nav, str):
+        yield nav
+    else:
+        for entry in nav.values() if isinstance(nav, dict) else nav:
+            yield from _names(entry)
 
 
 def _add(targets: list[str], pages: list[str], files: Files, config: MkDocsConfig) -> None:
@@ -37,18 +47,18 @@ def _add(targets: list[str], pages: list[str], files: Files, config: MkDocsConfi
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Links to where things are in the site; fences with nothing but their language."""
+    """Rewrite links to where files are in the site, and reduce the head of a code block to its language."""
     here = page.file.src_uri
 
-    def lead(link: re.Match[str]) -> str:
+    def in_site(link: re.Match[str]) -> str:
         target = _target(here, link[0])
         return os.path.relpath(_in_site(target), Path(here).parent) if target else link[0]
 
-    return LINK.sub(lead, re.sub(r"^(```\w+) .+$", r"\1", markdown, flags=re.MULTILINE))
+    return LINK.sub(in_site, re.sub(r"^(```\w+) .+$", r"\1", markdown, flags=re.MULTILINE))
 
 
 def on_page_content(content: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Formulas that browsers show by themselves."""
+    """Turn formulas into MathML, which browsers render without a script."""
 
     def formula(found: re.Match[str]) -> str:
         return convert(html.unescape(found[2]).strip(), display="inline" if found[1] == "span" else "block")
@@ -57,21 +67,21 @@ def on_page_content(content: str, page: Page, config: MkDocsConfig, files: Files
 
 
 def _in_site(path: str) -> str:
-    """A file of the repository, as the site has it."""
-    return "index.md" if path == "README.md" else path.removeprefix("docs/")
+    """The place in the site of a file of the repository."""
+    return path.removeprefix("docs/")
 
 
 def _in_repository(page: str) -> str:
-    """A page of the site, as the repository has it."""
-    return "README.md" if page == "index.md" else f"docs/{page}" if (ROOT / "docs" / page).is_file() else page
+    """The place in the repository of a page of the site."""
+    return f"docs/{page}" if (ROOT / "docs" / page).is_file() else page
 
 
 def _target(page: str, link: str) -> str | None:
-    """The file of the repository that a page links to, if it is one."""
+    """The file of the repository that a page links to, or None for other links."""
     path = os.path.normpath(Path(_in_repository(page)).parent / link)
     return path if (ROOT / path).is_file() else None
 
 
 def _targets(page: str) -> list[str]:
-    found = LINK.findall((ROOT / _in_repository(page)).read_text())
-    return [target for link in found if (target := _target(page, link))]
+    links = LINK.findall((ROOT / _in_repository(page)).read_text())
+    return [target for link in links if (target := _target(page, link))]

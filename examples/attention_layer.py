@@ -1,4 +1,4 @@
-"""The layer alone: on a sequence, a picture and a volume, with a class token, padding, and the weights it used."""
+"""The layer alone: on a sequence, an image and a volume, with a class token, padding, and its attention weights."""
 
 import torch
 
@@ -7,12 +7,12 @@ from inline_attention import InLineAttention
 torch.manual_seed(0)
 DIM, HEADS = 64, 4
 
-for what, grid in {"sequence": (50,), "picture": (14, 9), "volume": (4, 7, 7)}.items():
+for what, grid in {"sequence": (50,), "image": (14, 9), "volume": (4, 7, 7)}.items():
     layer = InLineAttention(DIM, HEADS, grid_dims=len(grid))
     tokens = torch.randn(2, torch.Size(grid).numel(), DIM)  # (batch, tokens, channels), row by row
     print(f"{what:8} {grid!s:10} {tuple(tokens.shape)} -> {tuple(layer(tokens, grid).shape)}")
 
-# A class token comes first. A mask says which tokens are real: the others have no influence at all.
+# A class token comes first. A mask marks the valid tokens: the others have no influence.
 layer, grid = InLineAttention(DIM, HEADS).eval(), (14, 9)
 tokens = torch.randn(1, 1 + 14 * 9, DIM)
 mask = torch.ones(1, 1 + 14 * 9, dtype=torch.bool)
@@ -23,6 +23,6 @@ with torch.no_grad():
     after = layer(tokens, grid, num_prefix_tokens=1, mask=mask)
 print("padding has no influence:", torch.equal(before[:, :100], after[:, :100]))
 
-# Linear attention has a map, too: the exact weights of any query, though the layer never makes them.
+# The exact attention weights of chosen queries, which the layer itself never computes.
 rows = layer.attention_rows(torch.randn(1, 14 * 9, DIM), grid, queries=[0, 60])
 print(f"weights {tuple(rows.mixed.shape)}; they sum to {rows.mixed.sum(-1).mean():.4f}, the least is {rows.mixed.min():.4f}")

@@ -1,4 +1,4 @@
-"""Train a small model on scikit-learn's digits, in a plain PyTorch loop: no part of the package but the model."""
+"""Train a small model on scikit-learn's digits, in a plain PyTorch loop that uses only the model of this package."""
 
 import timm
 import torch
@@ -12,8 +12,8 @@ EPOCHS, BATCH = 3, 64
 
 torch.manual_seed(0)
 digits = load_digits()
-pictures = torch.tensor(digits.images, dtype=torch.float32)[:, None] / 8 - 1  # (1797, 1, 8, 8), from -1 to 1
-split = train_test_split(pictures, torch.tensor(digits.target), test_size=0.2, random_state=0, stratify=digits.target)
+images = torch.tensor(digits.images, dtype=torch.float32)[:, None] / 8 - 1  # (1797, 1, 8, 8), from -1 to 1
+split = train_test_split(images, torch.tensor(digits.target), test_size=0.2, random_state=0, stratify=digits.target)
 train_x, test_x, train_y, test_y = split
 
 model = timm.create_model("inline_swin_nano", img_size=8, in_chans=1, num_classes=10)
@@ -32,4 +32,4 @@ for epoch in range(EPOCHS):
     model.eval()
     with torch.no_grad():
         right = (model(test_x).argmax(1) == test_y).float().mean()
-    print(f"epoch {epoch + 1}: loss {loss.item():.3f}, {100 * right:.1f} % of {len(test_x)} held-out digits")
+    print(f"epoch {epoch + 1}: loss {loss.item():.3f}, {100 * right:.1f} % of {len(test_x)} validation digits")

@@ -1,4 +1,4 @@
-"""Softmax against InLine at growing sizes: the time of a layer for each picture, and how it grows."""
+"""Compare softmax with InLine at growing sizes: the time of one layer for one image."""
 
 import time
 

@@ -1,4 +1,4 @@
-"""A model as an ONNX file for any batch, height and width, compared with the model before it is there, and run without it."""
+"""Export a model as an ONNX file for any batch, height and width, compare it with the model, and run it."""
 
 import tempfile
 from pathlib import Path
@@ -12,8 +12,8 @@ from inline_attention.deploy.export import export
 
 torch.manual_seed(0)
 model = timm.create_model("inline_deit_nano", depth=2, num_classes=3).eval()
-view = {"size": [32, 32], "channels": 3, "view": "squash", "crop": 1.0, "interpolation": "bicubic"}
-data = {**view, "mean": [0.5, 0.5, 0.5], "std": [0.25, 0.25, 0.25]}
+transform = {"size": [32, 32], "channels": 3, "crop_mode": "squash", "crop": 1.0, "interpolation": "bicubic"}
+data = {**transform, "mean": [0.5, 0.5, 0.5], "std": [0.25, 0.25, 0.25]}
 facts = {"model": "inline_deit_nano", "classes": ["cat", "dog", "pelican"], "data": data}
 
 with tempfile.TemporaryDirectory() as folder:
@@ -28,8 +28,8 @@ with tempfile.TemporaryDirectory() as folder:
 
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
     for shape in ((1, 3, 32, 32), (3, 3, 40, 56)):
-        pictures = torch.randn(shape)
-        (logits,) = session.run(None, {description["input"]["name"]: pictures.numpy()})
+        images = torch.randn(shape)
+        (logits,) = session.run(None, {description["input"]["name"]: images.numpy()})
         with torch.no_grad():
-            same = torch.allclose(torch.from_numpy(logits), model(pictures), atol=1e-4)
+            same = torch.allclose(torch.from_numpy(logits), model(images), atol=1e-4)
         print(shape, "->", logits.shape, "as the model:", same)

@@ -1,4 +1,4 @@
-"""A model as a folder in timm's hub format: written, loaded back by timm, ready for `push_to_hub`."""
+"""Write a model as a folder in timm's hub format, and load it back with timm."""
 
 import json
 import tempfile
@@ -17,7 +17,7 @@ CLASSES = ("cat", "dog", "pelican")
 DATA = {
     "size": (32, 48),
     "channels": 3,
-    "view": "squash",
+    "crop_mode": "squash",
     "crop": 0.875,
     "interpolation": "bicubic",
     "mean": (0.485, 0.456, 0.406),
@@ -35,8 +35,8 @@ with tempfile.TemporaryDirectory() as here:
     print("arguments:", json.loads((folder / "config.json").read_text())["model_args"])
 
     loaded = timm.create_model(f"local-dir:{folder}", pretrained=True).eval()
-    picture = torch.randn(1, 3, 32, 48)
+    image = torch.randn(1, 3, 32, 48)
     with torch.no_grad():
-        print("the same outputs, bit for bit:", torch.equal(loaded(picture), model(picture)))
+        print("the same outputs, bit for bit:", torch.equal(loaded(image), model(image)))
     print("classes:", *loaded.pretrained_cfg["label_names"])
     # With a token: inline_attention.deploy.hub.push_to_hub(folder, "owner/pets"); then "hf-hub:owner/pets" loads it anywhere.

@@ -1,4 +1,4 @@
-"""Every mixer written out once more, picture by picture and head by head, from raw weights: nothing is shared with the package.
+"""Every mixer written out once more, image by image and head by head, from raw weights: nothing is shared with the package.
 
 Masked tokens are taken out of keys and values altogether; convolutions are torch's own, on values with zeros in their place.
 """
@@ -80,7 +80,7 @@ def formula(
     """The mixer's output for parameters by name, (B, M, C)."""
     return torch.stack(
         [
-            one_picture(
+            one_image(
                 name,
                 state,
                 x[b],
@@ -95,7 +95,7 @@ def formula(
     )
 
 
-def one_picture(name, state, x, grid, heads, prefix, valid, context):
+def one_image(name, state, x, grid, heads, prefix, valid, context):
     dim = x.shape[1]
     source = x if context is None else context
     q = x @ state["q.weight"].T + state["q.bias"]
@@ -137,6 +137,6 @@ def one_picture(name, state, x, grid, heads, prefix, valid, context):
 def on_grid(v, kernels, grid, prefix):
     """Depthwise convolution of tokens after the prefix, and zeros for the prefix."""
     convolution = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}[len(grid)]
-    picture = v[prefix:].T.reshape(1, -1, *grid)
-    out = convolution(picture, kernels, padding=kernels.shape[-1] // 2, groups=len(kernels))
+    image = v[prefix:].T.reshape(1, -1, *grid)
+    out = convolution(image, kernels, padding=kernels.shape[-1] // 2, groups=len(kernels))
     return torch.cat([torch.zeros_like(v[:prefix]), out.reshape(-1, prod(grid)).T])

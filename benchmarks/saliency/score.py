@@ -1,9 +1,9 @@
-"""How good saliency maps are: against another model's maps, and against trimaps of what should stand out.
+"""Metrics of saliency maps: against the maps of another model, and against ground-truth trimaps.
 
-Scores are per picture, so that those of several batches can be joined before anything is averaged. A picture whose trimap shows
-no pet (Oxford-IIIT Pet has 14 of them, all background) cannot be scored: its scores are nan.
+Scores are per image, so that batches can be concatenated before averaging. An image whose trimap has no pet (14 in Oxford-IIIT
+Pet are all background) has no score: it is nan.
 
-Shapes: maps (B, 1, H, W), from 0 to 1; trimaps (B, 1, H, W), 1 pet, 2 background, 3 border, which counts for nothing.
+Shapes: maps (B, 1, H, W), from 0 to 1; trimaps (B, 1, H, W), 1 pet, 2 background, 3 border, which is ignored.
 """
 
 from typing import NamedTuple
@@ -13,13 +13,13 @@ from torch import Tensor
 
 PET, BACKGROUND, BORDER = 1, 2, 3
 BETA_SQUARED = 0.3
-"""Precision counts more than recall, as is usual for saliency."""
+"""Weights precision more than recall, as is usual for saliency."""
 LEVELS = 256
 """Thresholds 0, 1/255, ..., 1."""
 
 
 class Agreement(NamedTuple):
-    """By picture, (B,) float64 each."""
+    """Per image, (B,) float64 each."""
 
     difference: Tensor
     """Mean absolute difference."""
@@ -28,17 +28,17 @@ class Agreement(NamedTuple):
 
 
 class Scores(NamedTuple):
-    """Means over the pictures that can be scored."""
+    """Means over the images that have a score."""
 
-    pictures: int
-    """How many there are."""
+    images: int
+    """Number of these images."""
     absolute_error: float
     max_f_beta: float
     overlap: float
 
 
 def agreement(maps: Tensor, teacher_maps: Tensor) -> Agreement:
-    """How near maps are to a teacher's, both (B, 1, H, W)."""
+    """Compare maps with those of a teacher, both (B, 1, H, W)."""
     if maps.shape != teacher_maps.shape:
         raise ValueError(
             f"maps are {tuple(maps.shape)} and the teacher's {tuple(teacher_maps.shape)}: resize one to the other's size"
@@ -60,12 +60,12 @@ def absolute_error(maps: Tensor, trimaps: Tensor) -> Tensor:
 def f_beta(maps: Tensor, trimaps: Tensor) -> Tensor:
     """F_beta = (1 + b) P R / (b P + R), b = 0.3, of `map >= t` for the thresholds t = 0, 1/255, ..., 1: (B, 256) float64.
 
-    P is the share of the found pixels that are pet, R the share of the pet that is found; where nothing of it is found, F is 0.
+    P is the precision and R the recall of the pet's pixels; F is 0 where none of them is found.
     """
     pet, known = _truth(maps, trimaps)
     levels = (maps.flatten(1).double() * (LEVELS - 1)).floor().long()
     found, right = _at_least(levels, known), _at_least(levels, pet)
-    # P = right / found and R = right / pet, put in and multiplied out.
+    # with P = right / found and R = right / pet inserted and simplified
     f = (1 + BETA_SQUARED) * right / (BETA_SQUARED * pet.sum(1, keepdim=True).double() + found)
     return _scorable(f, pet)
 
@@ -78,15 +78,15 @@ def overlap(maps: Tensor, trimaps: Tensor, threshold: float = 0.5) -> Tensor:
 
 
 def mean_scores(errors: Tensor, f_curves: Tensor, overlaps: Tensor) -> Scores:
-    """Means of `absolute_error` (B,), `f_beta` (B, 256) and `overlap` (B,), of any number of pictures.
+    """Means of `absolute_error` (B,), `f_beta` (B, 256) and `overlap` (B,), of any number of images.
 
-    The curves are averaged before the best threshold is taken, so it is one threshold for all pictures.
+    The curves are averaged before the maximum is taken, so all images share one threshold.
     """
     scorable = ~errors.isnan()
     if not scorable.any():
-        raise ValueError(f"none of the {len(errors)} pictures has a pet in its trimap: there is nothing to score")
+        raise ValueError(f"none of the {len(errors)} images has a pet in its trimap: there is nothing to score")
     return Scores(
-        pictures=int(scorable.sum()),
+        images=int(scorable.sum()),
         absolute_error=float(errors[scorable].mean()),
         max_f_beta=float(f_curves[scorable].mean(0).max()),
         overlap=float(overlaps[scorable].mean()),
@@ -94,12 +94,12 @@ def mean_scores(errors: Tensor, f_curves: Tensor, overlaps: Tensor) -> Scores:
 
 
 def score(maps: Tensor, trimaps: Tensor) -> Scores:
-    """All scores of maps that fit into memory at once."""
+    """All scores of maps in one batch."""
     return mean_scores(absolute_error(maps, trimaps), f_beta(maps, trimaps), overlap(maps, trimaps))
 
 
 def _truth(maps: Tensor, trimaps: Tensor) -> tuple[Tensor, Tensor]:
-    """Where the pet is and where the truth is known, (B, H * W) bool each, after a look at both arguments."""
+    """Masks of the pet and of the pixels with known truth, (B, H * W) bool each; checks both arguments."""
     if maps.shape != trimaps.shape:
         raise ValueError(f"maps are {tuple(maps.shape)} and trimaps {tuple(trimaps.shape)}: resize one to the other's size")
     if not ((maps >= 0) & (maps <= 1)).all():
@@ -122,6 +122,6 @@ def _at_least(levels: Tensor, counted: Tensor) -> Tensor:
 
 
 def _scorable(scores: Tensor, pet: Tensor) -> Tensor:
-    """Scores (B, ...), nan for pictures without a pet."""
+    """Scores (B, ...), nan for images without a pet."""
     scores[~pet.any(1)] = torch.nan
     return scores

@@ -6,19 +6,22 @@ from typing import TYPE_CHECKING
 _MISSING = [name for name in ("torch", "timm") if find_spec(name) is None]
 
 if TYPE_CHECKING or not _MISSING:
+    from .compat import configure_torch
+    from .large.parallelize import parallelize
+    from .large.stream import stream
     from .layers import MIXERS, InLineAttention
-    from .models.checkpoints import load_official
     from .models.counting import count
+    from .models.load_official import load_official
     from .models.optimized import optimize
-    from .models.parallel import parallelize
-    from .models.streaming import stream
     from .models.swap import swap
     from .ops.injective import InjectiveState, injective_linear_attention
     from .ops.kernels import KERNELS
+
+    configure_torch()
 else:
 
     def __getattr__(name: str) -> object:
-        """Without torch there is `plain` alone, for exported models: the other names say what they need."""
+        """Without torch only `lite` works, for exported models: the other names raise an error with what they need."""
         if name in __all__:
             raise ModuleNotFoundError(
                 f"inline_attention.{name} needs {' and '.join(_MISSING)}: pip install inline-attention", name=_MISSING[0]
@@ -39,4 +42,4 @@ __all__ = [
     "stream",
     "swap",
 ]
-__version__ = "0.1.0"
+__version__ = "0.2.0"

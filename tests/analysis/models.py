@@ -1,11 +1,11 @@
-"""Models with weights that matter, for all tests of this folder."""
+"""Models with large random weights, for the tests of this folder."""
 
 import timm
 import torch
 
 
-def made(name="inline_deit_nano", mixer="inline", std=0.3, **options):
-    """A nano model for pictures of 16 x 24, every projection drawn wide, so that no part of a row is too small to be seen."""
+def make_model(name="inline_deit_nano", mixer="inline", std=0.3, **options):
+    """A nano model for images of 16 x 24; large weights, so that no part of a row of weights is negligible."""
     torch.manual_seed(0)
     if "deit" in name:
         options.setdefault("patch_size", 4)
@@ -17,6 +17,6 @@ def made(name="inline_deit_nano", mixer="inline", std=0.3, **options):
     return model
 
 
-def pictures(count=2):
+def images(count=2):
     torch.manual_seed(1)
     return torch.randn(count, 3, 16, 24)

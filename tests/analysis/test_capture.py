@@ -1,16 +1,18 @@
-"""What is captured is what the layer did: rows times values give its output, and rows are the equations'."""
+"""Captured weights are those of the layer: times the values they give its output, and they follow the equations."""
 
 import pytest
 import timm
 import torch
 
 from inline_attention import MIXERS, InLineAttention
-from inline_attention.analysis.capture import SoftmaxCall, capture, seen_by
+from inline_attention.analysis.attention import SdpaAttention
+from inline_attention.analysis.capture import capture, capture_pass
 from inline_attention.analysis.rays import LENGTHS, ray
+from inline_attention.compat import has_hooks
 from inline_attention.layers.mixer import Mixer
 from inline_attention.ops import reference
 
-from .models import made
+from .models import make_model
 
 FAMILIES = ["inline_deit_nano", "inline_pvt_nano", "inline_swin_nano", "inline_cswin_nano"]
 SOFTMAX = [
@@ -40,10 +42,10 @@ def outputs(model, pixels):
 @pytest.mark.parametrize("mixer", MIXERS)
 @pytest.mark.parametrize("name", FAMILIES)
 def test_rows_times_values_are_the_layers_output(name, mixer):
-    model = made(name, mixer)
+    model = make_model(name, mixer)
     pixels = torch.randn(2, 3, 16, 24)
     expected = outputs(model, pixels)
-    seen = seen_by(model, pixels)
+    seen = capture_pass(model, pixels)
     assert [layer.name for layer in seen] == list(expected)
     for layer in seen:
         _, _, v = layer.project()
@@ -84,7 +86,7 @@ def focus(x):
 
 @pytest.mark.parametrize("mixer", MIXERS)
 def test_rows_are_the_equations(mixer):
-    for layer in seen_by(made("inline_deit_nano", mixer), torch.randn(2, 3, 16, 24)):
+    for layer in capture_pass(make_model("inline_deit_nano", mixer), torch.randn(2, 3, 16, 24)):
         q, k, _ = layer.project()
         assert layer.kind == mixer
         torch.testing.assert_close(layer.weights(), EQUATIONS[mixer](q, k), atol=1e-6, rtol=1e-5)
@@ -106,10 +108,10 @@ def test_any_softmax_transformer_of_timm(name, fused):
     for key, module in model.named_modules():
         if key.endswith("attn"):
             module.proj.register_forward_pre_hook(lambda m, inputs, key=key: expected.update({key: inputs[0]}))
-    seen = seen_by(model, pixels)
+    seen = capture_pass(model, pixels)
     assert [layer.name for layer in seen] == ["blocks.0.attn", "blocks.1.attn"]
     for layer in seen:
-        assert isinstance(layer, SoftmaxCall)
+        assert isinstance(layer, SdpaAttention)
         assert layer.grid == tuple(model.patch_embed.grid_size)
         assert layer.num_prefix_tokens == model.num_prefix_tokens
         out = (layer.weights() @ layer.project()[2]).transpose(1, 2).flatten(2)
@@ -119,13 +121,13 @@ def test_any_softmax_transformer_of_timm(name, fused):
 
 
 def test_attention_with_a_bias_of_positions():
-    """BEiT lays a bias for each pair of places on the logits."""
+    """BEiT adds a bias for each pair of tokens to the logits."""
     torch.manual_seed(0)
     model = timm.create_model("beit_base_patch16_224", num_classes=3, depth=1, embed_dim=24, num_heads=2, img_size=64).eval()
     torch.nn.init.normal_(model.blocks[0].attn.relative_position_bias_table)
     kept = {}
     model.blocks[0].attn.proj.register_forward_pre_hook(lambda m, inputs: kept.update(out=inputs[0]))
-    (layer,) = seen_by(model, torch.randn(2, 3, 64, 64))
+    (layer,) = capture_pass(model, torch.randn(2, 3, 64, 64))
     assert layer.bias is not None
     own = ray(layer, 5).weights[:, LENGTHS.index(1.0)]
     torch.testing.assert_close(own, layer.rows([5]).mixed[0, :, 0], atol=1e-6, rtol=1e-5)
@@ -133,12 +135,12 @@ def test_attention_with_a_bias_of_positions():
 
 
 def hooks_of(model):
-    return [len(m._forward_pre_hooks) + len(m._forward_hooks) for m in model.modules()]
+    return list(map(has_hooks, model.modules()))
 
 
 @pytest.mark.parametrize("name", ["inline_deit_nano", "vit_tiny_patch16_224"])
 def test_the_model_is_left_as_it_was(name):
-    model = timm.create_model(name, img_size=32, depth=1, num_classes=2) if "vit" in name else made(name)
+    model = timm.create_model(name, img_size=32, depth=1, num_classes=2) if "vit" in name else make_model(name)
     pixels = torch.randn(1, 3, 32, 32) if "vit" in name else torch.randn(1, 3, 16, 24)
     before, expected = hooks_of(model), model.eval()(pixels)
 
@@ -152,7 +154,7 @@ def test_the_model_is_left_as_it_was(name):
     with pytest.raises(RuntimeError, match="own fault"):
         fail()
     assert hooks_of(model) == before
-    with pytest.raises(Exception, match=r"channels|pictures must be"), capture(model):
+    with pytest.raises(Exception, match=r"channels|images must be"), capture(model):
         model(torch.zeros(1, 5, *pixels.shape[2:]))
     assert hooks_of(model) == before
     torch.testing.assert_close(model(pixels), expected)
@@ -162,9 +164,9 @@ def test_the_model_is_left_as_it_was(name):
     assert len(kept[0]) == number
 
 
-def test_nothing_quadratic_is_kept():
-    """What a record holds grows with the tokens, and a second pass takes its place."""
-    model = made("inline_deit_nano", "linear")
+def test_memory_is_linear_in_the_tokens():
+    """And a second pass replaces the first."""
+    model = make_model("inline_deit_nano", "linear")
     with torch.no_grad(), capture(model) as seen:
         model(torch.randn(1, 3, 16, 24))
         first = len(seen)
@@ -177,7 +179,7 @@ def test_nothing_quadratic_is_kept():
         assert not any(value.requires_grad for value in held)
 
 
-def test_no_graph_is_kept_and_only_a_bias_is_quadratic():
+def test_tensors_are_detached_and_only_a_bias_is_quadratic():
     """With gradients on, for calls of torch's own function too."""
     torch.manual_seed(0)
     for name, quadratic in (("vit_tiny_patch16_224", False), ("beit_base_patch16_224", True)):
@@ -191,8 +193,8 @@ def test_no_graph_is_kept_and_only_a_bias_is_quadratic():
 
 
 @pytest.mark.parametrize("name", ["inline_deit_nano", "vit_tiny_patch16_224"])
-def test_parts_of_a_model_are_captured_too(name):
-    """`forward_features`, twice: the second time takes the place of the first."""
+def test_forward_features_is_captured_too(name):
+    """Twice: the second pass replaces the first."""
     model = timm.create_model(name, img_size=64, num_classes=2).eval()
     with torch.no_grad(), capture(model) as seen:
         model(torch.randn(1, 3, 64, 64))
@@ -203,49 +205,49 @@ def test_parts_of_a_model_are_captured_too(name):
     assert not seen.left_out
 
 
-def test_parts_that_were_frozen_stay_frozen():
-    model = made().train()
+def test_modules_in_eval_mode_stay_in_it():
+    model = make_model().train()
     model.stages[0].blocks[0].eval()
     before = [part.training for part in model.modules()]
-    seen_by(model, torch.randn(1, 3, 16, 24))
+    capture_pass(model, torch.randn(1, 3, 16, 24))
     assert [part.training for part in model.modules()] == before
 
 
-def test_attention_in_windows_of_others_is_named():
+def test_models_without_attention_over_the_image_are_an_error():
     model = timm.create_model("swin_tiny_patch4_window7_224", depths=(1, 1), num_classes=2)
-    with pytest.raises(ValueError, match=r"no attention over the picture was seen in SwinTransformer: 2 layers attend"):
-        seen_by(model, torch.randn(1, 3, 224, 224))
-    with pytest.raises(ValueError, match=r"no attention over the picture was seen in ResNet$"):
-        seen_by(timm.create_model("resnet18"), torch.randn(1, 3, 32, 32))
+    with pytest.raises(ValueError, match=r"no attention over the image was found in SwinTransformer: 2 layers attend"):
+        capture_pass(model, torch.randn(1, 3, 224, 224))
+    with pytest.raises(ValueError, match=r"no attention over the image was found in ResNet$"):
+        capture_pass(timm.create_model("resnet18"), torch.randn(1, 3, 32, 32))
 
 
 @pytest.mark.parametrize("name", ["inline_deit_nano", "vit_tiny_patch16_224"])
 @pytest.mark.parametrize("queries", [5, [], [0.5], [99], [-1]])
 def test_queries_are_checked(name, queries):
-    layer = seen_by(timm.create_model(name, img_size=32, num_classes=2, patch_size=8), torch.randn(1, 3, 32, 32))[0]
+    layer = capture_pass(timm.create_model(name, img_size=32, num_classes=2, patch_size=8), torch.randn(1, 3, 32, 32))[0]
     with pytest.raises(ValueError, match=r"queries .*(token indices|not all within)"):
         layer.rows(queries)
 
 
 def test_a_layer_by_name():
-    seen = seen_by(made("inline_deit_nano"), torch.randn(1, 3, 16, 24))
+    seen = capture_pass(make_model("inline_deit_nano"), torch.randn(1, 3, 16, 24))
     assert seen[seen[1].name] is seen[1]
     with pytest.raises(KeyError, match=r"no layer 'x'; there are: "):
         seen["x"]
 
 
 def test_local_kernels_are_the_layers_own():
-    model = made("inline_deit_nano")
-    layer = seen_by(model, torch.randn(2, 3, 16, 24))[0]
+    model = make_model("inline_deit_nano")
+    layer = capture_pass(model, torch.randn(2, 3, 16, 24))[0]
     kernels = layer.local_kernels()
     assert kernels.shape == (2, layer.mixer.dim, 3, 3)
     middle = layer.index((1, 2))
     rows = layer.rows([middle]).local[:, :, 0, layer.num_prefix_tokens :].unflatten(2, layer.grid)
     torch.testing.assert_close(rows[:, :, 0:3, 1:4], kernels)
-    assert seen_by(made("inline_deit_nano", "softmax"), torch.randn(2, 3, 16, 24))[0].local_kernels() is None
+    assert capture_pass(make_model("inline_deit_nano", "softmax"), torch.randn(2, 3, 16, 24))[0].local_kernels() is None
 
 
-def test_a_layer_alone_is_captured_too():
+def test_a_single_layer_is_captured_too():
     layer = InLineAttention(24, 3)
     with capture(layer) as seen:
         for _ in range(2):

@@ -1,4 +1,4 @@
-"""Planted collisions are found, all of them, and none where there are none."""
+"""Exactly the planted collisions are counted."""
 
 from dataclasses import replace
 
@@ -7,10 +7,10 @@ import torch
 from numpy.linalg import norm
 
 from inline_attention.analysis import confusion as confusion_file
-from inline_attention.analysis.capture import SoftmaxCall, seen_by
-from inline_attention.analysis.confusion import TOLERANCES, confused_pairs, confusion, count_confused, pictures_of
+from inline_attention.analysis.capture import SdpaAttention, capture_pass
+from inline_attention.analysis.confusion import TOLERANCES, confused_pairs, confusion, count_confused, merge_batches
 
-from .models import made, pictures
+from .models import images, make_model
 
 
 def naive(queries, weights, tolerance):
@@ -39,38 +39,38 @@ def test_planted_collisions_are_counted_exactly():
 
 @pytest.mark.parametrize("mixer", ["inline", "softmax", "linear", "hydra", "efficient"])
 def test_counts_are_those_of_the_definition(mixer, monkeypatch):
-    """In one piece, in chunks, and picture by picture."""
-    model = made(mixer=mixer, std=0.05)
-    seen = seen_by(model, pictures())
+    """In one piece, in chunks, and image by image."""
+    model = make_model(mixer=mixer, std=0.05)
+    seen = capture_pass(model, images())
     layer = seen[3]
     found = count_confused(layer)
     queries, weights = layer.project()[0].double(), layer.weights().double()
     if weights.shape[1] != queries.shape[1]:
         queries = queries.transpose(2, 3).flatten(1, 2).unsqueeze(-1)
-    for picture, head in ((0, 0), (1, weights.shape[1] - 1)):
-        expected = [naive(queries[picture, head], weights[picture, head], tolerance) for tolerance in TOLERANCES]
-        assert found[picture, head].tolist() == expected
-    monkeypatch.setattr(confusion_file, "LARGEST", 7 * layer.rows([0]).mixed.numel())
+    for image, head in ((0, 0), (1, weights.shape[1] - 1)):
+        expected = [naive(queries[image, head], weights[image, head], tolerance) for tolerance in TOLERANCES]
+        assert found[image, head].tolist() == expected
+    monkeypatch.setattr(confusion_file, "MAX_WEIGHTS", 7 * layer.rows([0]).mixed.numel())
     assert torch.equal(count_confused(layer), found)
     whole = confusion(seen)
-    alone = [confusion(seen_by(model, picture[None])) for picture in pictures()]
-    assert pictures_of(alone).by_picture() == whole.by_picture()
+    alone = [confusion(capture_pass(model, image[None])) for image in images()]
+    assert merge_batches(alone).by_image() == whole.by_image()
 
 
 def test_all_queries_on_a_ray_are_confused_by_division_and_none_by_subtraction():
-    """A picture whose queries differ in length only."""
+    """An image whose queries differ in length only."""
     torch.manual_seed(0)
     direction = torch.randn(1, 2, 1, 8)
     q = direction * torch.linspace(0.5, 3, 24).view(1, 1, -1, 1)
     pairs = 24 * 23 // 2
     for mixer, expected in (("linear", pairs), ("inline", 0), ("softmax", 0)):
-        layer = seen_by(made(mixer=mixer), pictures(1))[0]
+        layer = capture_pass(make_model(mixer=mixer), images(1))[0]
         k = torch.randn(1, 2, 24, 8)
         assert confused_pairs(q, layer.weigh(q, k)).tolist() == [[expected, expected]], mixer
 
 
 def test_shares_and_counts_of_a_record():
-    layer = SoftmaxCall("one", (2, 2), 0, torch.randn(3, 2, 4, 5), torch.zeros(3, 2, 4, 5), torch.randn(3, 2, 4, 5), None)
+    layer = SdpaAttention("one", (2, 2), 0, torch.randn(3, 2, 4, 5), torch.zeros(3, 2, 4, 5), torch.randn(3, 2, 4, 5), None)
     apart = torch.eye(4, 5).expand(3, 2, 4, 5)  # everyone looks at itself
     found = confusion([layer, replace(layer, name="two", q=100 * apart, k=apart)])
     assert found.layers == ("one", "two")
@@ -78,7 +78,7 @@ def test_shares_and_counts_of_a_record():
     assert found.by_layer()[0] == 1, "keys that are all zero weigh everything alike"
     assert found.by_layer()[1] == 0
     assert found.share() == 0.5
-    assert found.by_picture() == [12, 12, 12]
+    assert found.by_image() == [12, 12, 12]
     assert found.by_head() == [[1, 1], [0, 0]]
     with pytest.raises(ValueError, match=r"counted for tolerances \(0.001, .* not for 0.5"):
         found.share(0.5)

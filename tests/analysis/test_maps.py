@@ -1,23 +1,23 @@
-"""Maps are the rows that the model itself uses."""
+"""Maps are the weights that the model itself uses."""
 
 import pytest
 import timm
 import torch
 
-from inline_attention.analysis.capture import seen_by
+from inline_attention.analysis.capture import capture_pass
+from inline_attention.analysis.map_plots import ImageMaps, draw_maps
 from inline_attention.analysis.maps import one_grid, query_map, query_maps, rollout
-from inline_attention.analysis.plots import Looked, draw_maps
 
-from .models import made, pictures
+from .models import images, make_model
 
 
 @pytest.mark.parametrize("name", ["inline_deit_nano", "inline_pvt_nano", "inline_swin_nano", "inline_cswin_nano"])
 @pytest.mark.parametrize("mixer", ["inline", "softmax", "linear", "hydra"])
 def test_maps_of_every_layer(name, mixer):
     """Rows of the chosen query, laid out over the keys' map; the local part over the queries'."""
-    model = made(name, mixer).train()
-    seen = seen_by(model, pictures())
-    found = query_maps(model, pictures(), (0.5, 0.9))
+    model = make_model(name, mixer).train()
+    seen = capture_pass(model, images())
+    found = query_maps(model, images(), (0.5, 0.9))
     assert model.training
     assert [shown.layer for shown in found] == [layer.name for layer in seen]
     for shown, layer in zip(found, seen, strict=True):
@@ -38,14 +38,14 @@ def test_maps_of_every_layer(name, mixer):
 
 
 def test_a_place_must_be_on_the_grid():
-    layer = seen_by(made(), pictures())[0]
+    layer = capture_pass(make_model(), images())[0]
     with pytest.raises(ValueError, match=r"is not on the grid \(.*\) of stages\.0\.blocks\.0\.mixer"):
         query_map(layer, (layer.grid[0], 0))
 
 
 @pytest.mark.parametrize("mixer", ["inline", "softmax", "linear"])
 def test_rollout_is_the_product_of_all_layers(mixer):
-    seen = seen_by(made(mixer=mixer), pictures())
+    seen = capture_pass(make_model(mixer=mixer), images())
     layers = one_grid(seen.layers)
     assert layers == seen.layers
     place = (1, 2)
@@ -64,15 +64,15 @@ def test_rollout_is_the_product_of_all_layers(mixer):
 
 
 def test_rollout_stays_on_one_grid():
-    seen = seen_by(made("inline_pvt_nano"), pictures())
+    seen = capture_pass(make_model("inline_pvt_nano"), images())
     stage = one_grid(seen.layers)
     assert len({layer.grid for layer in stage}) == 1
     with pytest.raises(ValueError, match=r"does not have that of stages\.0\.blocks\.0\.mixer"):
         rollout(seen.layers, (0, 0))
 
 
-def test_a_picture_is_drawn(tmp_path):
+def test_a_figure_of_maps_is_written(tmp_path):
     model = timm.create_model("inline_swin_nano", img_size=(16, 24), num_classes=3)
     maps = query_maps(model, torch.randn(1, 3, 16, 24), (0.5, 0.5))[:2]
-    path = draw_maps([Looked("one", torch.rand(16, 24, 3), maps)] * 2, tmp_path / "maps.png")
+    path = draw_maps([ImageMaps("one", torch.rand(16, 24, 3), maps)] * 2, tmp_path / "maps.png")
     assert path.stat().st_size > 5_000

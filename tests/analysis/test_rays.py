@@ -4,20 +4,20 @@ import pytest
 import torch
 
 from inline_attention import MIXERS
-from inline_attention.analysis.capture import seen_by
+from inline_attention.analysis.capture import capture_pass
 from inline_attention.analysis.rays import LENGTHS, plane, ray
 
-from .models import made, pictures
+from .models import images, make_model
 
 PAIRS = len(LENGTHS) * (len(LENGTHS) - 1) // 2
 ALWAYS = {"linear": PAIRS, "enhanced": PAIRS, "focused": PAIRS, "angular": PAIRS, "hydra": PAIRS, "inline": 0, "softmax": 0}
 
 
 @pytest.mark.parametrize("mixer", MIXERS)
-def test_which_attention_forgets_the_length(mixer):
+def test_which_attention_ignores_the_length_of_a_query(mixer):
     """Division by the sum and normalised queries forget it; subtraction and softmax do not."""
-    layer = seen_by(made(mixer=mixer, std=0.12), pictures())[2]
-    found = ray(layer, 5, picture=1)
+    layer = capture_pass(make_model(mixer=mixer, std=0.12), images())[2]
+    found = ray(layer, 5, image=1)
     own = layer.rows([5]).mixed[1, :, 0]
     torch.testing.assert_close(found.weights[:, LENGTHS.index(1.0)], own, atol=1e-6, rtol=1e-5)
     assert found.pairs == PAIRS
@@ -26,7 +26,7 @@ def test_which_attention_forgets_the_length(mixer):
 
 
 def test_weights_of_inline_move_in_proportion_to_the_length():
-    layer = seen_by(made(), pictures())[1]
+    layer = capture_pass(make_model(), images())[1]
     weights = ray(layer, 0, (1.0, 3.0)).weights * layer.tokens - 1
     torch.testing.assert_close(weights[:, 1], 3 * weights[:, 0], atol=1e-4, rtol=1e-3)
 
@@ -41,7 +41,7 @@ def test_the_plane_shows_what_the_paper_shows():
 
 
 def test_windows_have_no_ray():
-    seen = seen_by(made("inline_swin_nano", "softmax"), pictures())
+    seen = capture_pass(make_model("inline_swin_nano", "softmax"), images())
     windowed = next(layer for layer in seen if layer.windowed)
-    with pytest.raises(ValueError, match=r"attends in windows or has a mask: its weights are had by rows\(\)"):
+    with pytest.raises(ValueError, match=r"attends in windows or has a mask: use rows\(\) for its weights"):
         ray(windowed, 0)

@@ -1,4 +1,4 @@
-"""A comparison finds what was planted, and nothing else."""
+"""Comparing two results: exactly the planted changes are found."""
 
 from copy import deepcopy
 from dataclasses import asdict
@@ -22,20 +22,20 @@ def made_up(sizes=(224, 448, 896), machine=MACHINE):
 
 
 def slowed(result, factors):
-    """The same with (place, contender) so many times as slow."""
+    """The same with (place, candidate) so many times as slow."""
     result = deepcopy(result)
-    for (place, contender), factor in factors.items():
-        result.records[place]["step"][contender]["best"] *= factor
+    for (place, candidate), factor in factors.items():
+        result.records[place]["step"][candidate]["best"] *= factor
     return result
 
 
-def test_planted_changes_are_found_the_worst_first_and_nothing_else():
+def test_exactly_the_planted_changes_are_found_worst_first():
     planted = {(0, "model"): 1.2, (1, "rival"): 1.5, (2, "model"): 0.5, (2, "rival"): 1.05}
     found = compare(made_up(), slowed(made_up(), planted), 0.1)
-    assert [change.contender for change in found.slower] == ["rival", "model"]
+    assert [change.candidate for change in found.slower] == ["rival", "model"]
     assert [change.in_products for change in found.slower] == pytest.approx([1.5, 1.2])
     assert "size 448" in found.slower[0].case
-    assert [(change.contender, change.in_products) for change in found.faster] == [("model", pytest.approx(0.5))]
+    assert [(change.candidate, change.in_products) for change in found.faster] == [("model", pytest.approx(0.5))]
     assert found.unchanged == 3
     assert [row[1:] for row in rows(found)] == [
         ["step", "rival", "200.00", "300.00", "1.50", "1.50"],
@@ -57,10 +57,10 @@ def test_a_slower_machine_is_not_slower_code():
     everything = {(place, name): 2.0 for place in range(3) for name in ("model", "rival", "product")}
     assert compare(made_up(), slowed(made_up(), everything), 0.1).unchanged == 6
     faster_machine = slowed(made_up(), {(0, "product"): 0.5, (0, "rival"): 0.5})
-    assert [change.contender for change in compare(made_up(), faster_machine, 0.1).slower] == ["model"]
+    assert [change.candidate for change in compare(made_up(), faster_machine, 0.1).slower] == ["model"]
 
 
-def test_what_only_one_has_is_said_and_so_are_other_machines():
+def test_missing_cases_and_different_machines_are_reported():
     after = made_up((448, 896, 1792), {"processor": "y", "threads": 2, "torch": "3"})
     del after.records[0]["step"]["rival"]  # it failed
     found = compare(made_up(), after, 0.1)
@@ -75,13 +75,13 @@ def test_what_only_one_has_is_said_and_so_are_other_machines():
     ]
 
 
-def test_a_layers_step_is_measured_by_the_products_of_its_forward_pass(tmp_path):
+def test_a_step_without_products_uses_those_of_the_forward_pass(tmp_path):
     def layer(step, products):
         timing = {"forward": {"four products": {"best": products}}, "step": {"softmax": {"best": step}}}
         return Result("layer", MACHINE, 1.0, 0, True, [{"side": 7, "dim": 64, **timing}])
 
     (change,) = compare(layer(0.1, 0.01), layer(0.3, 0.02), 0.1).slower
-    assert (change.kind, change.contender, change.in_products) == ("step", "softmax", pytest.approx(1.5))
+    assert (change.kind, change.candidate, change.in_products) == ("step", "softmax", pytest.approx(1.5))
 
 
 TEXT = made_up().to_json()
@@ -100,21 +100,21 @@ TEXT = made_up().to_json()
         TEXT.replace('"best"', '"worst"'),
     ],
 )
-def test_other_files_are_told_apart(tmp_path, text):
+def test_files_that_are_no_results_are_an_error(tmp_path, text):
     file = tmp_path / "result.json"
     file.write_text(text)
     with pytest.raises(ValueError, match=f"^{file} is no result of `inline bench` that this version can read$"):
         read(file)
 
 
-def test_results_of_two_benches_are_not_compared(tmp_path):
+def test_results_of_different_benches_are_an_error(tmp_path):
     with pytest.raises(ValueError, match="the results are of two benches: 'models' and 'layer'"):
         compare(made_up(), Result("layer", MACHINE, 1.0, 0, True, []), 0.1)
     with pytest.raises(ValueError, match="there is no file"):
         read(tmp_path / "missing.json")
 
 
-def test_a_result_survives_its_file(tmp_path):
+def test_a_result_is_equal_after_writing_and_reading(tmp_path):
     file = tmp_path / "models.json"
     file.write_text(made_up().to_json())
     assert read(file) == made_up()

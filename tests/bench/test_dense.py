@@ -1,26 +1,25 @@
-"""Ratios of made-up records, and a small bench with all contenders."""
+"""Ratios of made-up records, and a small bench with all candidates."""
 
 from dataclasses import asdict
 
 import pytest
 import torch
 
-from inline_attention.bench.dense import DENSE_CASES, FORMS, DenseCase, _build, measure_dense
-from inline_attention.bench.dense_report import draw, rows, sentences, time
+from inline_attention.bench.dense import DENSE_CASES, FORMS, DenseCase, _build, draw, measure_dense, rows, sentences, time
 from inline_attention.dense.pyramid import backbone_of
 
 CASE = DenseCase("inline_pvt_nano", "semantic_fpn", 64, most=64, written=64)
 
 
-def made_up(size, **contenders):
+def made_up(size, **candidates):
     """Seconds and bytes of each; softmax was timed once."""
-    timings = {name: {"best": cost[0], "median": 2 * cost[0], "rounds": 5} for name, cost in contenders.items()}
+    timings = {name: {"best": cost[0], "median": 2 * cost[0], "rounds": 5} for name, cost in candidates.items()}
     once = {"softmax": timings.pop("softmax")}
-    memory = {name: cost[1] for name, cost in contenders.items()}
+    memory = {name: cost[1] for name, cost in candidates.items()}
     return {**asdict(DenseCase("a", "h", size, 1, 1)), "forward": timings, "once": once, "memory": memory, "errors": {}}
 
 
-def test_shares_by_hand():
+def test_ratios_by_hand():
     record = made_up(2048, inline=(3.0, 2e9), softmax=(60.0, 4e9), reduced=(2.0, 1e9))
     assert time(record, "softmax") == 60
     assert [row[3:] for row in rows([record])] == [
@@ -35,7 +34,7 @@ def test_shares_by_hand():
     assert len(draw([record]).axes) == 2
 
 
-def test_forms_are_what_they_say():
+def test_the_mixer_of_each_form():
     kinds = {form: backbone_of(_build(CASE, form)).stages[0].blocks[0].mixer for form in FORMS}
     assert {form: type(mixer).__name__ for form, mixer in kinds.items()} == {
         "inline": "InLineAttention",
@@ -46,7 +45,7 @@ def test_forms_are_what_they_say():
 
 
 @pytest.mark.parametrize("most", [64, 32])
-def test_a_small_case_has_all_contenders(most):
+def test_a_small_case_has_all_candidates(most):
     case = DenseCase("inline_pvt_nano", "semantic_fpn", 64, most=most, written=64)
     record = measure_dense(case, 0.01, torch.device("cpu"))
     assert record["errors"] == {}
@@ -55,5 +54,5 @@ def test_a_small_case_has_all_contenders(most):
     assert time(record, "softmax") > 0
 
 
-def test_the_claim_is_among_the_cases():
+def test_the_documented_size_is_among_the_cases():
     assert any(case.size == 2048 and case.model == "inline_pvt_tiny" for case in DENSE_CASES)

@@ -1,4 +1,4 @@
-"""Ratios of made-up records, and a small bench with all contenders, whose files are what they are called."""
+"""Ratios of made-up records, and a small bench with all candidates and their files."""
 
 from dataclasses import asdict
 from functools import partial
@@ -9,8 +9,7 @@ import torch
 from timm.models import create_model
 
 from inline_attention.bench import export
-from inline_attention.bench.export import EXPORT_CASES, ExportCase, measure_export
-from inline_attention.bench.export_report import FORMS, draw, rows, sentences
+from inline_attention.bench.export import EXPORT_CASES, FORMS, ExportCase, draw, measure_export, rows, sentences
 from inline_attention.bench.models import TWIN
 
 CPU = torch.device("cpu")
@@ -23,7 +22,7 @@ def made_up(size, batch=1, errors=None, **milliseconds):
     return {**case, "onnxruntime": "1.2", "forward": times, "memory": {}, "errors": errors or {}}
 
 
-def test_ratios_are_of_the_time_over_inlines():
+def test_ratios_are_relative_to_inline():
     record = made_up(448, inline=30, inline_onnx=20, int8_onnx=10, softmax_onnx=50, softmax=15)
     assert [row[3:] for row in rows([record])] == [
         ["InLine, torch", "30.0", "1.50", "1.00", "1.50"],
@@ -34,16 +33,16 @@ def test_ratios_are_of_the_time_over_inlines():
     ]
 
 
-def test_sentences_say_where_it_loses_and_what_failed():
+def test_sentences_name_slower_cases_and_failures():
     slow = made_up(224, 8, inline=10, inline_onnx=20, softmax_onnx=16, rival=18)
     fast = made_up(448, inline=30, inline_onnx=20, int8_onnx=25, softmax_onnx=50, softmax=40, errors={"rival": "TypeError: no"})
     assert sentences([slow, fast]) == [
         "Files were run by onnxruntime 1.2",
-        "a at 224, batch 8: in ONNX 0.50 times as fast as in torch, 0.80 times as softmax in ONNX",
-        "a at 448, batch 1: in ONNX 1.50 times as fast as in torch, 2.50 times as softmax in ONNX",
+        "a at 224, batch 8: in ONNX 0.50 times as fast as in torch, 0.80 times as fast as softmax in ONNX",
+        "a at 448, batch 1: in ONNX 1.50 times as fast as in torch, 2.50 times as fast as softmax in ONNX",
         "InLine, torch is faster than InLine, ONNX: a at 224, batch 8 (0.50)",
-        "InLine, ONNX int8 is faster than InLine, ONNX: nowhere",
-        "softmax, torch is faster than InLine, ONNX: nowhere",
+        "InLine, ONNX int8 is faster than InLine, ONNX: in no case",
+        "softmax, torch is faster than InLine, ONNX: in no case",
         "softmax, ONNX is faster than InLine, ONNX: a at 224, batch 8 (0.80)",
         "timm's softmax, torch is faster than InLine, ONNX: a at 224, batch 8 (0.90)",
         "Failed: rival of a at 448: TypeError: no",
@@ -51,19 +50,19 @@ def test_sentences_say_where_it_loses_and_what_failed():
     draw([slow, fast]).savefig("/dev/null", format="png")
 
 
-def test_the_cases_are_the_promised_ones():
+def test_the_documented_cases_are_there():
     there = [(case.size, case.batch) for case in EXPORT_CASES if case.model == "inline_deit_tiny"]
     assert {(224, 1), (448, 1), (896, 1), (224, 8)} <= set(there)
     assert {case.rival for case in EXPORT_CASES if case.model == "inline_deit_tiny"} == {"deit_tiny_patch16_224"}
     assert len(set(EXPORT_CASES)) == len(EXPORT_CASES)
 
 
-def test_files_run_on_the_cpu_only():
+def test_other_devices_are_an_error():
     with pytest.raises(ValueError, match=r"^bench export runs files in onnxruntime on the CPU, got --device meta$"):
         measure_export(EXPORT_CASES[0], 0.01, torch.device("meta"))
 
 
-def test_a_small_case_has_all_contenders(monkeypatch):
+def test_a_small_case_has_all_candidates(monkeypatch):
     """Files are made once for all sizes; softmax has one, 8 bits are 8 bits; a file that says something else is left out."""
     export._file.cache_clear()
     monkeypatch.setattr(export, "create_model", partial(create_model, depth=1))

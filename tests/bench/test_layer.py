@@ -1,13 +1,12 @@
-"""The layer's bench measures what it says, and reports from records alone."""
+"""The bench of the layer, and its report from records alone."""
 
 import json
 
 import pytest
 import torch
 
-from inline_attention.bench.layer import LAYER_CASES, LayerCase
-from inline_attention.bench.layer_report import draw, growth, over_the_better_form, rows, sentences
-from inline_attention.bench.record import memory, ratio
+from inline_attention.bench.layer import LAYER_CASES, LayerCase, draw, growth, over_the_better_form, rows, sentences
+from inline_attention.bench.result import memory_ratio, ratio
 from inline_attention.bench.suite import BENCHES
 
 
@@ -17,7 +16,7 @@ def test_every_case_has_3000_tokens():
     assert {case.dim for case in LAYER_CASES} == {64, 128, 192, 384, 512}
 
 
-def test_records_become_a_table_sentences_and_a_picture(tmp_path):
+def test_a_small_bench_and_its_report(tmp_path):
     cases = [LayerCase(7, 64), LayerCase(14, 64)]
     records = list(BENCHES["layer"].run(cases, seconds=0.01, device=torch.device("cpu"), seed=0))
     records = json.loads(json.dumps(records))
@@ -41,11 +40,11 @@ def made_up(tokens, batch, **seconds):
     }
 
 
-def test_figures_are_what_they_are_called():
+def test_numbers_by_hand():
     small = made_up(1024, 2, **{"inline, folded": 2.0, "inline, heads": 1.6, "textbook": 3.0})
     large = made_up(16_384, 1, **{"inline, folded": 16.0, "inline, heads": 20.0, "textbook": 32.0})
     assert ratio(small, "forward", "textbook", "inline") == 1.5
     assert over_the_better_form(small, "forward", "inline") == 1.25
     assert over_the_better_form(large, "forward", "inline") == 1.0
     assert growth([small, large], "forward", "inline", 64) == pytest.approx(1.0)
-    assert memory(small, "inline", "textbook") == 0.75
+    assert memory_ratio(small, "inline", "textbook") == 0.75

@@ -1,4 +1,4 @@
-"""benchmarks/results/ and README.md: pages are made from records, all cases are there, and the README shows stored figures.
+"""benchmarks/results/ and docs/speed.md: pages are made from records, all cases are there, docs/speed.md has stored figures.
 
 After a change of cases or reports these fail until `make bench` was run again.
 """
@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from inline_attention.bench.record import KINDS
-from inline_attention.bench.result import from_json
+from inline_attention.bench.measure import MIN_ROUNDS
+from inline_attention.bench.result import KINDS, from_json
 from inline_attention.bench.suite import BENCHES
-from inline_attention.bench.timing import LEAST
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "benchmarks" / "results"
@@ -27,33 +26,33 @@ def test_the_page_is_made_from_the_records(name):
 
 
 @pytest.mark.parametrize("name", BENCHES)
-def test_all_cases_were_measured_by_fair_rounds(name):
-    """All contenders of a case had the same number of rounds, and enough of them."""
+def test_all_cases_were_measured_with_equal_rounds(name):
+    """All candidates of a case had the same number of rounds, and enough of them."""
     bench, result = BENCHES[name], stored(name)
     assert result.complete
     assert [bench.case(**{f.name: r[f.name] for f in fields(bench.case)}) for r in result.records] == list(bench.cases)
     for record in result.records:
         for kind in set(KINDS) & set(record):
             (rounds,) = {timing["rounds"] for timing in record[kind].values()}
-            assert rounds >= (1 if kind in ("stream", "once") else LEAST)  # a large picture is taken once
+            assert rounds >= (1 if kind in ("stream", "once") else MIN_ROUNDS)  # a large image is taken once
 
 
 @pytest.mark.parametrize("name", ["layer", "models"])
-def test_every_row_of_the_readmes_table_is_a_stored_one(name):
+def test_every_row_of_the_tables_in_the_docs_is_a_stored_one(name):
     report = BENCHES[name].report
     rows = {f"| {' | '.join(row)} |" for row in report.rows(stored(name).records)}
-    readme = (ROOT / "README.md").read_text().splitlines()
-    start = readme.index(f"| {' | '.join(report.COLUMNS)} |") + 2
-    end = next(number for number in range(start, len(readme)) if not readme[number].startswith("|"))
+    lines = (ROOT / "docs" / "speed.md").read_text().splitlines()
+    start = lines.index(f"| {' | '.join(report.COLUMNS)} |") + 2
+    end = next(number for number in range(start, len(lines)) if not lines[number].startswith("|"))
     assert end - start >= 8
-    assert set(readme[start:end]) <= rows
+    assert set(lines[start:end]) <= rows
 
 
-def test_the_readme_says_where_deit_crosses_softmax():
+def test_the_docs_have_the_size_from_which_deit_is_faster():
     said = [
         s
         for s in BENCHES["resolution"].report.sentences(stored("resolution").records)
         if s.startswith("inline_deit_tiny is faster")
     ]
     assert len(said) == 2
-    assert said[0] in (ROOT / "README.md").read_text()
+    assert said[0] in (ROOT / "docs" / "speed.md").read_text()

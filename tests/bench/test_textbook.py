@@ -1,4 +1,4 @@
-"""The textbook form is the same function as the layer, and as the models made of layers."""
+"""The textbook form computes the same function as the layer, also in whole models."""
 
 import pytest
 import torch
@@ -17,18 +17,18 @@ def test_textbook_is_the_same_function(local, prefix):
     torch.testing.assert_close(found, layer(x, (5, 6), num_prefix_tokens=prefix), rtol=1e-5, atol=1e-5)
 
 
-def test_a_model_becomes_textbook_and_stays_the_same_function():
+def test_a_model_converted_to_textbook_is_the_same_function():
     model = create_model("inline_deit_nano", img_size=32).eval()  # it has a class token
-    pictures = torch.randn(2, 3, 32, 32)
+    images = torch.randn(2, 3, 32, 32)
     with torch.no_grad():
-        expected = model(pictures)
-        found = as_textbook(model)(pictures)
+        expected = model(images)
+        found = as_textbook(model)(images)
     assert sum(isinstance(module, TextbookInLine) for module in model.modules()) == 6
     assert not any(isinstance(module, InLineAttention) for module in model.modules())
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("options", [{"lepe": True}, {"kernel": "relu"}, {"windows": [(2, 2, False)]}])
-def test_what_it_cannot_be_is_refused(options):
+def test_unsupported_layers_are_an_error(options):
     with pytest.raises(ValueError, match="the textbook form has no windows, no LePE"):
         TextbookInLine(InLineAttention(64, 2, **options))

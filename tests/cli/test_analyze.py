@@ -4,6 +4,7 @@ import json
 import re
 
 import pytest
+from matplotlib.figure import Figure
 from PIL import Image
 
 from .test_main import run
@@ -22,8 +23,8 @@ FIGURES = {
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_run_is_looked_at(command, trained, tmp_path, capsys):
-    """A table, JSON and pictures, of the run's own held-out pictures."""
+def test_a_run_is_analysed(command, trained, tmp_path, capsys, monkeypatch):
+    """A table, JSON and images, of the run's own validation set."""
     words = ["analyze", command, str(trained / "run"), "--out", str(tmp_path / "out"), "--count", "5"]
     words += ["--sizes", "3"] if command == "masking" else []
     code, out, err = run(capsys, *words)
@@ -34,17 +35,18 @@ def test_a_run_is_looked_at(command, trained, tmp_path, capsys):
     for name in FIGURES[command]:
         with Image.open(tmp_path / "out" / f"{name}.png") as figure:
             assert min(figure.size) > 200
+    monkeypatch.setattr(Figure, "savefig", lambda self, *arguments, **options: None)  # drawn and checked above
     code, out, _ = run(capsys, *words, "--json")
     assert code == 0
     assert json.loads(out) == json.loads((tmp_path / "out" / f"{command}.json").read_text()), "the same numbers again"
 
 
-def test_models_by_name_are_untrained_and_see_samples(tmp_path, capsys):
+def test_models_by_name_are_untrained_and_get_samples(tmp_path, capsys):
     code, out, err = run(capsys, "analyze", "locality", *NAMES, "--out", str(tmp_path), "--count", "1", "--sizes", "3")
     assert code == 0, err
     assert "inline_deit_nano (untrained): weight around the query" in out
     assert "6: stage 0, block 5" in out
-    assert "1 pictures of sample pictures" in out
+    assert "1 images of sample images" in out
     found = json.loads((tmp_path / "locality.json").read_text())["models"]
     assert [len(layers) for layers in found.values()] == [6, 12]
 
@@ -63,7 +65,7 @@ def test_rays_without_models_are_the_papers_figure(tmp_path, capsys):
 
 def test_maps_of_a_file_head_and_layers(trained, tmp_path, capsys):
     Image.new("L", (31, 17), 90).save(tmp_path / "grey.png")
-    words = ["analyze", "maps", str(trained / "run"), "--picture", str(tmp_path / "grey.png"), "--point", "0.1", "0.9"]
+    words = ["analyze", "maps", str(trained / "run"), "--image", str(tmp_path / "grey.png"), "--point", "0.1", "0.9"]
     words += ["--layers", "1", "4", "--head", "1", "--out", str(tmp_path)]
     code, _, err = run(capsys, *words)
     assert code == 0, err
@@ -90,7 +92,7 @@ def test_a_report_is_one_file_that_says_what_it_shows(trained, tmp_path, capsys)
     for finding in numbers["findings"].values():
         assert finding["says"] in out.replace("\n", " ")
         assert finding["says"].replace("<", "&lt;").replace(">", "&gt;") in page.replace("&#x27;", "'")
-    assert numbers["findings"]["confusion"]["verdict"] == "cannot tell"
+    assert numbers["findings"]["confusion"]["verdict"] == "undecided"
 
 
 @pytest.mark.parametrize(
@@ -100,19 +102,19 @@ def test_a_report_is_one_file_that_says_what_it_shows(trained, tmp_path, capsys)
         (["confusion", "inline_deit_nono"], "inline_deit_nono is neither a run's folder, nor a file, nor a model"),
         (["confusion", "inline_deit_nano", "inline_deit_nano"], "inline_deit_nano is given more than once"),
         (["confusion", "inline_deit_nano", "--tolerance", "2"], "--tolerance must be between 0 and 1, got 2.0"),
-        (["confusion", "resnet18"], "no attention over the picture was seen in ResNet"),
+        (["confusion", "resnet18"], "no attention over the image was found in ResNet"),
         (["maps", "inline_deit_nano", "--head", "9"], "--head 9: inline_deit_nano (untrained) has"),
         (["maps", "inline_deit_nano", "--layers", "77"], "--layers 77: the model has 6 layers"),
-        (["maps", "inline_deit_nano", "--point", "0.5", "1.5"], "--point is two shares of the picture"),
-        (["maps", "inline_deit_nano", "--picture", "/nowhere.png"], "/nowhere.png is neither a file nor a sample"),
+        (["maps", "inline_deit_nano", "--point", "0.5", "1.5"], "--point is two shares of the image"),
+        (["maps", "inline_deit_nano", "--image", "/nowhere.png"], "/nowhere.png is neither a file nor a sample"),
         (["locality", "inline_deit_nano", "--sizes", "4"], "a window around a token has an odd side, got 4"),
-        (["masking", "inline_deit_nano"], "masking needs pictures with classes"),
+        (["masking", "inline_deit_nano"], "masking needs images with classes"),
         (["rank", "inline_deit_nano", "--count", "0"], "--count must be positive, got 0"),
         (["rank", "inline_deit_nano", "--device", "abacus"], "unknown device 'abacus'"),
         (["report", "inline_deit_nano", "--names", "a", "b"], "--names must name each of the 1 models once"),
     ],
 )
-def test_what_is_wrong_is_told_in_one_line(words, said, tmp_path, capsys):
+def test_mistakes_end_in_one_line(words, said, tmp_path, capsys):
     code, _, err = run(capsys, "analyze", *words, "--out", str(tmp_path / "out"))
     assert code == 2
     lines = [line for line in err.splitlines() if line.startswith("inline: ")]
@@ -121,10 +123,10 @@ def test_what_is_wrong_is_told_in_one_line(words, said, tmp_path, capsys):
     assert "Traceback" not in err
 
 
-def test_a_bad_picture_is_named(tmp_path, capsys):
-    (tmp_path / "no.png").write_bytes(b"no picture")
+def test_a_bad_image_is_named(tmp_path, capsys):
+    (tmp_path / "no.png").write_bytes(b"no image")
     code, _, err = run(
-        capsys, "analyze", "maps", "inline_deit_nano", "--picture", str(tmp_path / "no.png"), "--out", str(tmp_path)
+        capsys, "analyze", "maps", "inline_deit_nano", "--image", str(tmp_path / "no.png"), "--out", str(tmp_path)
     )
     assert code == 2
-    assert err.strip().endswith("no.png cannot be read: not a picture")
+    assert err.strip().endswith("no.png cannot be read: not an image")

@@ -8,7 +8,7 @@ import pytest
 from inline_attention.bench.layer import LayerCase
 from inline_attention.bench.models import ModelCase
 from inline_attention.bench.resolution import ResolutionCase
-from inline_attention.bench.streaming import StreamCase
+from inline_attention.bench.stream import StreamCase
 from inline_attention.bench.suite import BENCHES
 
 from .test_main import run
@@ -55,7 +55,7 @@ def test_bench_models(capsys, tmp_path, monkeypatch):
     few(monkeypatch, "models", MODELS)
     code, out, _ = run(capsys, "bench", "models", *SHORT, str(tmp_path))
     assert code == 0
-    assert "Step, against softmax twins\n  least speed: " in out
+    assert "Step, against softmax twins\n  least speed over the rival's: " in out
     assert {file.name for file in tmp_path.iterdir()} == {"models.json", "models.md", "models.png"}
     assert "Stopped" not in (tmp_path / "models.md").read_text()
     code, out, _ = run(capsys, "bench", "models", *SHORT, str(tmp_path), "--json")

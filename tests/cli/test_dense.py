@@ -6,16 +6,20 @@ import re
 import shutil
 import subprocess
 import sys
+from collections import Counter
 from contextlib import redirect_stderr, redirect_stdout
 
 import numpy as np
 import pytest
 from PIL import Image
 
+from inline_attention.cli import list as listing
 from inline_attention.cli.main import main
+from inline_attention.training.detect import Detect
+from inline_attention.training.segment import Segment
 
-from ..tasks.small import detect_recipe, segment_recipe, write_coco, write_maps
-from ..training.small import environment, small_recipe, write_pictures, write_recipe
+from ..training.small import environment, write_images, write_recipe
+from ..training.small_dense import detect_recipe, segment_recipe, write_coco, write_maps
 
 
 @pytest.fixture(scope="module")
@@ -27,18 +31,26 @@ def runs(tmp_path_factory):
         "segment": segment_recipe(maps, schedule={"steps": 40}, run={"evaluate": 20}),
         "detect": detect_recipe(coco, data={"val": "validation"}, schedule={"epochs": 1, "shape": "cosine", "drops": ()}),
     }
+    kinds = {"segment": Segment, "detect": Detect}
     for name, recipe in recipes.items():
         path = write_recipe(folder / f"{name}.toml", recipe)
-        said = io.StringIO()
-        with redirect_stdout(said), redirect_stderr(said):
+        said, openings, read_split = io.StringIO(), Counter(), kinds[name].read_split
+
+        def read(task, root, split, known, openings=openings, read_split=read_split):
+            openings[split] += 1
+            return read_split(task, root, split, known)
+
+        with redirect_stdout(said), redirect_stderr(said), pytest.MonkeyPatch.context() as patch:
+            patch.setattr(kinds[name], "read_split", read)
             main(["train", "--task", name, "--recipe", str(path), "--out", str(folder / name), "--device", "cpu"])
         (folder / f"{name}.txt").write_text(said.getvalue())
+        (folder / f"{name}-openings.json").write_text(json.dumps(openings))
     return folder
 
 
 def pixels(path):
-    with Image.open(path) as picture:
-        return np.asarray(picture)
+    with Image.open(path) as image:
+        return np.asarray(image)
 
 
 def ran(capsys, *words):
@@ -70,7 +82,13 @@ def test_a_run_leaves_a_table_a_curve_and_drawn_predictions(runs):
     assert "mask_ap_small" in (runs / "detect" / "metrics.csv").read_text().splitlines()[0]
 
 
-def test_eval_tells_what_the_run_found(runs, capsys, tmp_path):
+@pytest.mark.parametrize("name", ["segment", "detect"])
+def test_images_are_opened_once(runs, name):
+    """By training, and not again to draw predictions."""
+    assert json.loads((runs / f"{name}-openings.json").read_text()) == {"train": 1, "val": 1}
+
+
+def test_eval_finds_the_score_of_the_run(runs, capsys, tmp_path):
     best = json.loads((runs / "segment" / "result.json").read_text())
     found = json.loads(ran(capsys, "eval", runs / "segment", "--json", "--out", tmp_path, "--device", "cpu"))
     assert found["miou"] == pytest.approx(best["miou"], abs=1e-3)
@@ -83,18 +101,18 @@ def test_eval_tells_what_the_run_found(runs, capsys, tmp_path):
     text = ran(capsys, "eval", runs / "detect", "--out", tmp_path, "--device", "cpu", "--task", "detect")
     assert re.search(r"boxes .*\n.*masks ", text)
     elsewhere = json.loads(ran(capsys, "eval", runs / "detect", "--data", runs / "coco", "--json", "--out", tmp_path))
-    assert elsewhere["pictures"] == 3, "the val split of the folder"
+    assert elsewhere["images"] == 3, "the val split of the folder"
 
 
-def test_predict_draws_and_tells(runs, capsys, tmp_path):
-    picture = runs / "maps" / "images" / "val" / "0.png"
-    text = ran(capsys, "predict", picture, "--model", runs / "segment", "--out", tmp_path)
+def test_predict_draws_and_prints(runs, capsys, tmp_path):
+    image = runs / "maps" / "images" / "val" / "0.png"
+    text = ran(capsys, "predict", image, "--model", runs / "segment", "--out", tmp_path)
     assert re.search(r"0\.png -> .*0\.png\n +\d+\.\d\d%  \w+", text)
     labels = pixels(tmp_path / "0_labels.png")
     assert labels.shape == (40, 56)
     assert set(np.unique(labels)) <= {0, 1, 2}
     assert pixels(tmp_path / "0.png").shape[1] % 56 == 0
-    lines = ran(capsys, "predict", picture.parent, "--model", runs / "segment", "--out", tmp_path, "--json").splitlines()
+    lines = ran(capsys, "predict", image.parent, "--model", runs / "segment", "--out", tmp_path, "--json").splitlines()
     assert len(lines) == 4
     shares = json.loads(lines[0])["classes"]
     assert sum(entry["share"] for entry in shares) == pytest.approx(1)
@@ -102,13 +120,13 @@ def test_predict_draws_and_tells(runs, capsys, tmp_path):
     found = json.loads(ran(capsys, *words, "--json", "--threshold", 0))
     assert all(entry["name"] in ("ball", "box") for entry in found["objects"])
     assert all(0 <= entry["box"][0] <= entry["box"][2] <= 64 for entry in found["objects"])
-    told = failed(capsys, "predict", picture, "--model", runs / "segment", "--out", tmp_path, "--threshold", 0.3)
+    told = failed(capsys, "predict", image, "--model", runs / "segment", "--out", tmp_path, "--threshold", 0.3)
     assert "--threshold is for models that detect" in told
     text = ran(capsys, *words, "--threshold", 1)
-    assert "nothing sure enough" in text
+    assert "no object with a score of 1 or more" in text
 
 
-def test_large_and_odd_pictures(runs, capsys, tmp_path):
+def test_large_and_odd_images(runs, capsys, tmp_path):
     Image.fromarray(np.random.default_rng(0).integers(0, 255, (301, 97, 3), np.uint8)).save(tmp_path / "odd.png")
     for name in ("segment", "detect"):
         ran(capsys, "predict", tmp_path / "odd.png", "--model", runs / name, "--out", tmp_path / name)
@@ -119,11 +137,11 @@ def test_large_and_odd_pictures(runs, capsys, tmp_path):
         ran(capsys, "predict", tmp_path / "odd.png", "--model", runs / "segment", "--out", tmp_path / "sized", "--side", side)
         labels.append(pixels(tmp_path / "sized" / "odd_labels.png"))
     assert labels[0].shape == labels[1].shape == (301, 97)
-    assert (labels[0] != labels[1]).any(), "a picture shown at another size is another picture"
+    assert (labels[0] != labels[1]).any(), "an image shown at another size is another image"
 
 
-def test_what_is_left_out_of_an_evaluation_is_told(runs, capsys, tmp_path):
-    """And other pictures need no training split, nor all of the classes."""
+def test_images_left_out_of_an_evaluation_are_listed(runs, capsys, tmp_path):
+    """And other images need no training split, nor all of the classes."""
     root = write_coco(tmp_path / "coco", 3, 4)
     shutil.rmtree(root / "train2017")
     (root / "annotations" / "instances_train2017.json").unlink()
@@ -136,21 +154,21 @@ def test_what_is_left_out_of_an_evaluation_is_told(runs, capsys, tmp_path):
     found = json.loads(ran(capsys, *words, "--skip-bad", "--json"))
     assert len(found["bad"]) == 1
     assert "has a bbox of no area" in found["bad"][0]
-    assert found["pictures"] == 4
+    assert found["images"] == 4
     text = ran(capsys, *words, "--skip-bad")
-    assert "1 pictures or entries were left out:" in text
+    assert "1 images or entries were left out:" in text
     assert "data.val must be one of" in failed(capsys, *words, "--split", "nonsense")
-    assert "--split train is of other pictures" in failed(capsys, "eval", runs / "detect", "--split", "train")
-    assert "--inference and --side are for those that segment" in failed(capsys, *words, "--side", 0)
+    assert "--split train is of other images" in failed(capsys, "eval", runs / "detect", "--split", "train")
+    assert "inference and side are for those that segment" in failed(capsys, *words, "--side", 0)
     assert "--ema is for files that hold both" in failed(capsys, *words, "--ema")
 
 
-def test_predictions_are_not_written_over_pictures(runs, capsys, tmp_path):
+def test_predictions_are_not_written_over_images(runs, capsys, tmp_path):
     Image.new("RGB", (40, 40)).save(tmp_path / "a.png")
     Image.new("RGB", (40, 40)).save(tmp_path / "a_labels.png")
     before = (tmp_path / "a.png").read_bytes()
     told = failed(capsys, "predict", tmp_path / "a.png", "--model", runs / "segment", "--out", tmp_path)
-    assert "a.png would be written over the picture that it is made from: choose another --out" in told
+    assert "a.png would be written over the image that it is made from: choose another --out" in told
     assert (tmp_path / "a.png").read_bytes() == before
     ran(capsys, "predict", tmp_path, "--model", runs / "segment", "--out", tmp_path / "out")
     assert len(list((tmp_path / "out").iterdir())) == 4, "no name is taken twice"
@@ -185,10 +203,10 @@ def test_models_for_one_task_are_not_for_another(runs, capsys, tmp_path):
     assert "cube" in failed(capsys, "eval", runs / "segment", "--data", other, "--out", tmp_path / "out")
 
 
-def test_what_the_options_must_not_say(runs, capsys, tmp_path):
+def test_options_that_do_not_fit_the_task(runs, capsys, tmp_path):
     words = ("train", "--task", "segment", "--data", runs / "maps", "--out", tmp_path / "run")
     assert failed(capsys, *words, "--task.head", "mask_rcnn") == (
-        "inline: task.head mask_rcnn is not one to segment with; there are: semantic_fpn, upernet"
+        "inline: task segment has no head mask_rcnn; there are: semantic_fpn, upernet"
     )
     told = failed(capsys, *words, "--augment.mixup", 0.8)
     assert told == "inline: augment.mixup has no meaning for --task segment, got 0.8: leave it out"
@@ -202,8 +220,8 @@ def test_what_the_options_must_not_say(runs, capsys, tmp_path):
         capsys, *detect, "--schedule.shape", "drops", "--schedule.drops", 9, "--schedule.epochs", 2
     )
     assert "needs a width that is a multiple of 8, got 44" in failed(capsys, *words, "--task.width", 44)
-    assert "--task segment: the recipe is one to classify by" in failed(capsys, *words, "--recipe", "digits")
-    assert "--task detect needs pictures: --data DIR" in failed(capsys, "train", "--task", "detect")
+    assert "--task segment: the recipe is for --task classify" in failed(capsys, *words, "--recipe", "digits")
+    assert "--task detect needs images: --data DIR" in failed(capsys, "train", "--task", "detect")
     assert not (tmp_path / "run").exists(), "nothing is left behind"
 
 
@@ -229,13 +247,13 @@ def test_bad_entries_are_named_and_can_be_left_out(capsys, tmp_path):
     assert f"{path}: annotation {first} has category_id 99, which is no category" in told(
         lambda c: c["annotations"][0].update(category_id=99)
     )
-    assert "a mask of another size than its picture: [5, 5]" in told(
+    assert "a mask of another size than its image: [5, 5]" in told(
         lambda c: c["annotations"][0]["segmentation"].update(size=[5, 5])
     )
     broken = json.loads(path.read_text())
     assert broken != good
     text = ran(capsys, *words, "--skip-bad", "--optim.batch", 4)
-    assert "6 pictures" in text
+    assert "6 images" in text
 
 
 def test_bad_masks_are_named(runs, capsys, tmp_path):
@@ -243,7 +261,7 @@ def test_bad_masks_are_named(runs, capsys, tmp_path):
     mask = root / "masks" / "train" / "1.png"
     words = ("train", "--task", "segment", "--data", root, "--dry-run", "--optim.batch", 4)
     Image.fromarray(np.zeros((7, 9), np.uint8)).save(mask)
-    assert f"{mask} is 9 x 7 (width x height), and its picture" in failed(capsys, *words)
+    assert f"{mask} is 9 x 7 (width x height), and its image" in failed(capsys, *words)
     Image.fromarray(np.full((40, 56), 7, np.uint8)).save(mask)
     assert f"{mask} holds class 7 at row 0, column 0, and there are 0 to 2" in failed(capsys, *words)
     Image.fromarray(np.zeros((40, 56, 3), np.uint8)).save(mask)
@@ -252,7 +270,7 @@ def test_bad_masks_are_named(runs, capsys, tmp_path):
     assert "1.png has no mask of its name in" in failed(capsys, *words)
 
 
-def test_a_dry_run_tells_the_recipe_and_the_cost(runs, capsys):
+def test_a_dry_run_prints_the_recipe_and_the_cost(runs, capsys):
     found = json.loads(
         ran(capsys, "train", "--task", "segment", "--data", runs / "maps", "--dry-run", "--json", "--optim.batch", 4)
     )
@@ -262,7 +280,7 @@ def test_a_dry_run_tells_the_recipe_and_the_cost(runs, capsys):
 
 
 def test_folders_without_objects_or_maps(capsys, tmp_path):
-    write_pictures(tmp_path / "classes", 2)
+    write_images(tmp_path / "classes", 2)
     for source, told in ((write_coco(tmp_path / "c", 2), "--task detect"), (write_maps(tmp_path / "m", 2), "--task segment")):
         assert told in failed(capsys, "train", "--data", source, "--out", tmp_path / "run")
     for task, told in (("detect", "has no train split"), ("segment", "holds no label maps")):
@@ -270,7 +288,7 @@ def test_folders_without_objects_or_maps(capsys, tmp_path):
         assert "there is no folder" in failed(capsys, "train", "--task", task, "--data", tmp_path / "none")
 
 
-def test_classification_needs_none_of_it(tmp_path):
+def test_classification_needs_none_of_it(trained, tmp_path):
     """Without the packages of detection and segmentation: only these say what to install."""
     code = """
 import sys
@@ -282,25 +300,22 @@ while words:
     main(words[:end])
     words = words[end + 1 :]
 """
-    data = write_pictures(tmp_path / "data", 12)
-    recipe = write_recipe(tmp_path / "recipe.toml", small_recipe(data, schedule={"epochs": 1, "warmup": 0}))
-    run = tmp_path / "run"
+    data, run = trained / "data", tmp_path / "run"
 
     def said(*words):
         asked = [sys.executable, "-c", code, *map(str, words)]
         return subprocess.run(asked, capture_output=True, text=True, env=environment(), timeout=300, cwd=tmp_path)
 
-    train = ("train", "--recipe", recipe, "--out", run, "--device", "cpu")
+    train = ("train", "--recipe", trained / "colours.toml", "--schedule.epochs", 1, "--out", run, "--device", "cpu")
     look = ("eval", run, "--device", "cpu", "then", "predict", data / "red" / "0.png", "--model", run)
     done = said(*train, "then", *look, "then", "train", "--task", "segment", "--data", data)
     assert "red" in done.stdout.splitlines()[-1] or "%" in done.stdout.splitlines()[-1], "classification went through"
     assert done.returncode == 2
-    assert done.stderr.splitlines()[-1] == (
-        "inline: the command needs segmentation_models_pytorch: pip install 'inline-attention[dense]'"
-    )
+    needs = r"inline: the command needs (segmentation_models_pytorch|pycocotools): pip install 'inline-attention\[dense\]'"
+    assert re.fullmatch(needs, done.stderr.splitlines()[-1])
 
 
-def test_list_counts_detectors_and_segmenters(capsys):
+def test_list_counts_detectors_and_segmenters(capsys, monkeypatch):
     found = json.loads(ran(capsys, "list", "inline_pvt_tiny", "--dense", "--json"))["models"]
     by_head = {entry["head"]: entry for entry in found}
     assert set(by_head) == {"mask_rcnn", "semantic_fpn"}
@@ -308,6 +323,10 @@ def test_list_counts_detectors_and_segmenters(capsys):
     assert (fpn["height"], fpn["width"], fpn["classes"]) == (512, 2048, 150)
     assert fpn["inline_flops"] < fpn["softmax_flops"]
     assert round(by_head["mask_rcnn"]["inline_params"] / 1e6, 1) == 31.7
+    monkeypatch.setattr(listing, "_dense_cost", lambda group, name: by_head[group.head])  # counted above
     text = ran(capsys, "list", "inline_pvt_tiny", "--dense")
-    assert "semantic_fpn" in text
+    assert [line.split()[:3] for line in text.splitlines() if "pvt_tiny" in line] == [
+        ["mask_rcnn", "pvt_tiny", "800x1280"],
+        ["semantic_fpn", "pvt_tiny", "512x2048"],
+    ]
     assert "no pyramid is named like 'inline_deit_*'" in failed(capsys, "list", "inline_deit_*", "--dense")

@@ -11,9 +11,9 @@ import torch
 from PIL import Image
 from safetensors.torch import save_file
 
-from inline_attention.models.picture import picture_for
+from inline_attention.large.image_reader import image_for
 
-from ..training.small import write_pictures
+from ..training.small import write_images
 from .test_main import run
 
 
@@ -25,17 +25,17 @@ def test_eval_of_a_run(trained, capsys):
     assert found["top1"] == pytest.approx(result["top1"])
     assert found["loss"] == pytest.approx(result["loss"], rel=1e-4)
     assert found["confusion"] == result["confusion"]
-    assert found["pictures"] == 12
-    assert found["pictures_per_second"] > 0
+    assert found["images"] == 12
+    assert found["images_per_second"] > 0
     assert json.loads((trained / "run" / "eval" / "eval.json").read_text()) == found
     code, out, _ = run(capsys, "eval", str(trained / "run"), "--device", "cpu")
     assert "12 " in out
     assert "Hardest classes: " in out
 
 
-def test_eval_on_other_pictures_and_other_views(trained, tmp_path, capsys):
+def test_eval_on_other_images_and_crop_modes(trained, tmp_path, capsys):
     """A folder of class folders, one class missing; a file of weights; a rectangle; timm's usual view."""
-    write_pictures(tmp_path / "others", 7, seed=5, classes=("red", "green"), size=(40, 20))
+    write_images(tmp_path / "others", 7, seed=5, classes=("red", "green"), size=(40, 20))
     words = (
         "eval",
         str(trained / "run" / "best.safetensors"),
@@ -44,10 +44,12 @@ def test_eval_on_other_pictures_and_other_views(trained, tmp_path, capsys):
         "--out",
         str(tmp_path / "out"),
     )
-    code, out, _ = run(capsys, *words, "--view", "center", "--size", "20", "28", "--device", "cpu", "--json", "--batch", "3")
+    code, out, _ = run(
+        capsys, *words, "--crop-mode", "center", "--size", "20", "28", "--device", "cpu", "--json", "--batch", "3"
+    )
     assert code == 0
     found = json.loads(out)
-    assert (found["pictures"], found["view"], found["size"]) == (14, "center", [20, 28])
+    assert (found["images"], found["crop_mode"], found["size"]) == (14, "center", [20, 28])
     assert found["per_class"][0] is None
     assert found["top1"] > 80
     assert (tmp_path / "out" / "confusion.png").stat().st_size > 1000
@@ -66,7 +68,7 @@ def test_eval_of_the_authors_files(tmp_path, capsys):
     code, out, err = run(capsys, "eval", str(tmp_path / "deit_t.pth"), *words)
     assert code == 0, err
     found = json.loads(out)
-    assert (found["model"], found["pictures"], found["view"], found["crop"]) == ("inline_deit_tiny", 3, "squash", 0.875)
+    assert (found["model"], found["images"], found["crop_mode"], found["crop"]) == ("inline_deit_tiny", 3, "squash", 0.875)
     assert all(share is not None for share in found["per_class"][:3])
     assert all(share is None for share in found["per_class"][3:])
     named = run(capsys, "eval", "inline_deit_tiny", "--weights", str(tmp_path / "deit_t.pth"), *words)
@@ -77,17 +79,17 @@ def test_eval_of_the_authors_files(tmp_path, capsys):
     ("words", "message"),
     [
         (["eval", "nowhere"], "inline: nowhere is neither a run's folder, nor a file, nor a model"),
-        (["eval", "inline_swin_tiny"], "inline: inline_swin_tiny needs weights: --weights FILE (the package ships none)"),
+        (["eval", "inline_swin_tiny"], "inline: inline_swin_tiny needs a file of weights (the package ships none)"),
         (["eval", "inline_swin_tiny", "--weights", "nowhere"], "inline: there is no file nowhere"),
-        (["eval", "RUN/best.safetensors"], "inline: RUN/best.safetensors does not say which pictures: --data DIR"),
+        (["eval", "RUN/best.safetensors"], "inline: RUN/best.safetensors does not record which images: give data"),
         (["eval", "RUN", "--data", "digits"], "inline: digits has 10 classes, and RUN knows 3"),
         (["eval", "RUN", "--batch", "0"], "inline: --batch must be positive, got 0"),
         (["eval", "DATA"], "inline: DATA holds no best.safetensors: no run, or one that was stopped"),
         (["eval", "RUN/cut.safetensors", "--data", "DATA"], "inline: RUN/cut.safetensors cannot be read as "),
-        (["predict", "nowhere", "--model", "RUN"], "inline: there is no picture nowhere"),
-        (["predict", "DATA/text", "--model", "RUN"], "inline: DATA/text holds no pictures"),
-        (["predict", "--model", "RUN"], "inline: no pictures: give files, folders, or '-' for the standard input"),
-        (["predict", "RUN/recipe.toml", "--model", "RUN"], "inline: RUN/recipe.toml cannot be read: not a picture (--skip-bad"),
+        (["predict", "nowhere", "--model", "RUN"], "inline: there is no image nowhere"),
+        (["predict", "DATA/text", "--model", "RUN"], "inline: DATA/text holds no images"),
+        (["predict", "--model", "RUN"], "inline: no images: give files, folders, or '-' for the standard input"),
+        (["predict", "RUN/recipe.toml", "--model", "RUN"], "inline: RUN/recipe.toml cannot be read: not an image (--skip-bad"),
         (["predict", "DATA", "--model", "RUN", "--top", "0"], "inline: --batch and --top must be positive, got 16 and 0"),
     ],
 )  # fmt: skip
@@ -128,10 +130,10 @@ def test_predict_files_folders_and_the_standard_input(trained, capsys, monkeypat
     (tmp_path / "bad.png").write_text("no")
     code, out, err = run(capsys, "predict", str(tmp_path / "bad.png"), str(red), *model, "--skip-bad", "--json")
     assert code == 0
-    assert json.loads(out)["picture"] == str(red)
+    assert json.loads(out)["image"] == str(red)
     assert err.splitlines() == [
-        f"inline: {tmp_path / 'bad.png'} cannot be read: not a picture",
-        "inline: 1 pictures could not be read",
+        f"inline: {tmp_path / 'bad.png'} cannot be read: not an image",
+        "inline: 1 images could not be read",
     ]
 
 
@@ -139,7 +141,7 @@ def test_eval_wants_the_classes_that_the_model_knows(trained, tmp_path, capsys):
     """As many classes with other names are other classes."""
     for split in ("train", "val"):
         for colour, name in zip(("red", "green", "blue"), ("ant", "bee", "zebra"), strict=True):
-            write_pictures(tmp_path / "x", 2, classes=(colour,))
+            write_images(tmp_path / "x", 2, classes=(colour,))
             (tmp_path / "others" / split).mkdir(parents=True, exist_ok=True)
             (tmp_path / "x" / colour).rename(tmp_path / "others" / split / name)
     code, _, err = run(capsys, "eval", str(trained / "run"), "--data", str(tmp_path / "others"))
@@ -147,7 +149,7 @@ def test_eval_wants_the_classes_that_the_model_knows(trained, tmp_path, capsys):
     assert err.endswith(f"has a class 'ant', and {trained / 'run'} knows others: blue, green, red\n")
     code, _, err = run(capsys, "eval", str(trained / "run"), "--data", str(tmp_path / "others" / "val"))
     assert code == 2
-    assert err.endswith("has a class 'ant' that is not known; known: blue, green, red\n")
+    assert err.endswith("has an unknown class 'ant'; the classes are: blue, green, red\n")
 
 
 @pytest.mark.parametrize(
@@ -163,7 +165,7 @@ def test_eval_wants_the_classes_that_the_model_knows(trained, tmp_path, capsys):
         ),
     ],
 )
-def test_what_a_file_says_of_itself_opens_nothing(tmp_path, capsys, facts, message):
+def test_metadata_of_a_file_opens_no_other_file(tmp_path, capsys, facts, message):
     file = tmp_path / "weights.safetensors"
     save_file(timm.create_model("inline_swin_nano", num_classes=3).state_dict(), file, {"inline": json.dumps(facts)})
     code, _, err = run(capsys, "eval", str(file), "--data", str(tmp_path))
@@ -172,7 +174,7 @@ def test_what_a_file_says_of_itself_opens_nothing(tmp_path, capsys, facts, messa
     assert err.count("\n") == 1
 
 
-def test_predict_pictures_as_they_are(capsys, tmp_path):
+def test_predict_streams_images_at_their_own_size(capsys, tmp_path):
     model = timm.create_model("inline_deit_nano", num_classes=3)
     save_file(model.state_dict(), tmp_path / "a.safetensors")
     pixels = np.random.default_rng(0).integers(0, 256, (45, 70, 3), dtype=np.uint8)
@@ -181,14 +183,14 @@ def test_predict_pictures_as_they_are(capsys, tmp_path):
     named = ("--model", "inline_deit_nano", "--weights", str(tmp_path / "a.safetensors"), "--json")
     code, out, err = run(capsys, "predict", str(tmp_path / "a.npy"), str(tmp_path / "a.png"), "--stream", *named)
     assert code == 0, err
-    array, picture = (json.loads(line)["classes"] for line in out.splitlines())
-    assert array == picture
+    array, image = (json.loads(line)["classes"] for line in out.splitlines())
+    assert array == image
     with torch.no_grad():
-        expected = model.eval()(picture_for(model, pixels).read(0, 45)).softmax(1)[0]
+        expected = model.eval()(image_for(model, pixels).read(0, 45)).softmax(1)[0]
     assert max(c["probability"] for c in array) == pytest.approx(float(expected.max()), rel=1e-4)
     code, _, err = run(capsys, "predict", str(tmp_path), "--stream", *named)
     assert (code, err.count("\n")) == (2, 1)
-    assert err.startswith("inline: --stream takes files, pictures or .npy arrays, got ")
+    assert err.startswith("inline: --stream takes files, images or .npy arrays, got ")
     np.save(tmp_path / "bad.npy", pixels.astype(np.float32))
     bad = str(tmp_path / "bad.npy")
     code, out, err = run(capsys, "predict", bad, str(tmp_path / "a.png"), "--stream", "--skip-bad", *named)
@@ -204,8 +206,8 @@ def test_predict_pictures_as_they_are(capsys, tmp_path):
         assert err.startswith(said)
 
 
-def test_what_cannot_be_streamed_is_told_in_one_line(trained, capsys):
-    picture = str(trained / "data" / "red" / "0.png")
-    code, _, err = run(capsys, "predict", picture, "--model", str(trained / "run"), "--stream")
+def test_a_model_that_cannot_be_streamed_is_one_line(trained, capsys):
+    image = str(trained / "data" / "red" / "0.png")
+    code, _, err = run(capsys, "predict", image, "--model", str(trained / "run"), "--stream")
     assert (code, err.count("\n")) == (2, 1)
     assert err.startswith("inline: --stream needs a model whose blocks are all InLine over the whole map")

@@ -3,6 +3,7 @@
 import io
 import json
 import shlex
+import shutil
 import sys
 from types import SimpleNamespace
 
@@ -14,42 +15,42 @@ from rich.console import Console
 from safetensors.torch import save_file
 
 from inline_attention.bench.export import ExportCase
-from inline_attention.cli import agreement as agreeing
-from inline_attention.cli.agreement import agreement, find_judges
+from inline_attention.cli import compare_export
+from inline_attention.cli.compare_export import compare_predictions, open_eval_set
 from inline_attention.cli.export import sizes_like
 from inline_attention.cli.progress import stages
 from inline_attention.deploy import export as exporting
 from inline_attention.deploy import hub
 from inline_attention.deploy.verify import SIZES
-from inline_attention.plain.description import description_of
-from inline_attention.training.trained import load_trained, make_named
+from inline_attention.lite.description import description_of
+from inline_attention.training.load_trained import load_trained, make_named
 
-from ..training.small import write_pictures
+from ..training.small import write_images
 from .test_bench import SHORT, few
 from .test_main import run
 
 
 def top_classes(out: str) -> dict[str, str]:
-    """Of each picture in the JSON lines of `inline predict`."""
+    """Of each image in the JSON lines of `inline predict`."""
     rows = [json.loads(line) for line in out.splitlines()]
-    return {row["picture"]: row["classes"][0]["name"] for row in rows}
+    return {row["image"]: row["classes"][0]["name"] for row in rows}
 
 
-def test_a_run_in_8_bits_and_what_its_file_tells(trained, tmp_path, monkeypatch, capsys):
+def test_a_run_is_exported_in_8_bits_and_its_file_predicts_the_same(trained, trained_small, tmp_path, monkeypatch, capsys):
     """From a run to a file that tells the same classes; a file that was damaged since is not used."""
     monkeypatch.chdir(tmp_path)
     words = ("--precision", "int8", "--data", str(trained / "data"), "--count", "40", "--workers", "0")
-    code, out, err = run(capsys, "export", str(trained / "run"), *words)
+    code, out, err = run(capsys, "export", str(trained_small), *words)
     assert code == 0, err
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["inline_swin_nano-int8.onnx", "inline_swin_nano-int8.onnx.json"]
-    found = json.loads((tmp_path / "inline_swin_nano-int8.onnx.json").read_text())
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["inline_deit_nano-int8.onnx", "inline_deit_nano-int8.onnx.json"]
+    found = json.loads((tmp_path / "inline_deit_nano-int8.onnx.json").read_text())
     judged = found["accuracy"]
-    assert (judged["data"], judged["pictures"], found["precision"]) == ("data", 40, "int8")
+    assert (judged["data"], judged["images"], found["precision"]) == ("data", 40, "int8")
     assert judged["model_top1"] > 80
     assert judged["change"] == pytest.approx(judged["file_top1"] - judged["model_top1"])
     assert judged["same_top1"] > 80
-    assert (found["model"], found["classes"]) == ("inline_swin_nano", ["blue", "green", "red"])
-    assert found["arguments"]["depths"] == [1, 1, 1, 1]
+    assert (found["model"], found["classes"]) == ("inline_deit_nano", ["blue", "green", "red"])
+    assert found["arguments"]["depth"] == 1
     assert found["data"]["size"] == [16, 24]
     assert {(case["height"], case["width"]) for case in found["checked"]["cases"]} == {(16, 24), (18, 34), (11, 10)}
     assert str(tmp_path) not in json.dumps(found)
@@ -57,29 +58,29 @@ def test_a_run_in_8_bits_and_what_its_file_tells(trained, tmp_path, monkeypatch,
     assert ["bytes", f"{found['bytes']:,}"] in lines
     assert f"  same top-1          {judged['same_top1']:.2f} %" in out.splitlines()
     assert f"  change              {judged['change']:+.2f}" in out.splitlines()
-    assert out.splitlines()[-1] == "Use it: inline predict --onnx inline_swin_nano-int8.onnx PICTURES"
+    assert out.splitlines()[-1] == "Use it: inline predict --onnx inline_deit_nano-int8.onnx IMAGES"
     assert [line.partition(": ")[2] for line in err.splitlines()][:3] == [
-        "capturing the graph",
+        "exporting the graph",
         "writing onnx",
         "comparing with the model",
     ]
-    assert err.splitlines()[-1].endswith(": 40 pictures of data")
-    pictures = [str(trained / "data" / colour) for colour in ("blue", "green", "red")]
-    code, by_file, err = run(capsys, "predict", *pictures, "--onnx", "inline_swin_nano-int8.onnx", "--json")
+    assert err.splitlines()[-1].endswith(": 40 images of data")
+    images = [str(trained / "data" / colour) for colour in ("blue", "green", "red")]
+    code, by_file, err = run(capsys, "predict", *images, "--onnx", "inline_deit_nano-int8.onnx", "--json")
     assert (code, err) == (0, "")
-    _, by_model, _ = run(capsys, "predict", *pictures, "--model", str(trained / "run"), "--json")
+    _, by_model, _ = run(capsys, "predict", *images, "--model", str(trained_small), "--json")
     one, other = top_classes(by_file), top_classes(by_model)
     assert len(one) == 60
     assert sum(one[name] == other[name] for name in other) >= 57
-    data = bytearray((tmp_path / "inline_swin_nano-int8.onnx").read_bytes())
+    data = bytearray((tmp_path / "inline_deit_nano-int8.onnx").read_bytes())
     data[len(data) // 2] ^= 1
-    (tmp_path / "inline_swin_nano-int8.onnx").write_bytes(data)
-    code, _, err = run(capsys, "predict", *pictures, "--onnx", "inline_swin_nano-int8.onnx")
+    (tmp_path / "inline_deit_nano-int8.onnx").write_bytes(data)
+    code, _, err = run(capsys, "predict", *images, "--onnx", "inline_deit_nano-int8.onnx")
     assert (code, err.count("\n")) == (2, 1)
-    assert err.startswith("inline: inline_swin_nano-int8.onnx is not the file that inline_swin_nano-int8.onnx.json describes")
+    assert err.startswith("inline: inline_deit_nano-int8.onnx is not the file that inline_deit_nano-int8.onnx.json describes")
 
 
-def test_half_precision_is_judged_by_the_pictures_that_the_run_held_out(trained, tmp_path, capsys):
+def test_half_precision_is_compared_on_the_validation_set_of_the_run(trained_small, tmp_path, capsys):
     out = tmp_path / "with a space" / "model.pt2"
     words = (
         "--format",
@@ -94,12 +95,12 @@ def test_half_precision_is_judged_by_the_pictures_that_the_run_held_out(trained,
         "40x48",
         "--json",
     )
-    code, told, err = run(capsys, "export", str(trained / "run"), *words)
+    code, told, err = run(capsys, "export", str(trained_small), *words)
     assert code == 0, err
     found = json.loads(told)
     assert found == json.loads(description_of(out).read_text())
-    result = json.loads((trained / "run" / "result.json").read_text())
-    assert (found["accuracy"]["data"], found["accuracy"]["pictures"]) == ("data", 12)
+    result = json.loads((trained_small / "result.json").read_text())
+    assert (found["accuracy"]["data"], found["accuracy"]["images"]) == ("data", 12)
     assert found["accuracy"]["model_top1"] == pytest.approx(result["top1"])
     assert found["accuracy"]["same_top1"] == 100
     assert [(case["batch"], case["height"], case["width"]) for case in found["checked"]["cases"]] == [(2, 40, 48)]
@@ -109,9 +110,9 @@ def test_a_file_that_differs_leaves_the_one_before_it(trained, tmp_path, capsys,
     """How files are compared does not hang on what is in them, so these hold nothing."""
     model = load_trained(str(trained / "run")).model
     form = exporting.FORMATS["torch-export"]._replace(
-        write=lambda program, path: path.write_text("nothing"), open=lambda path: lambda pictures: model(pictures) + 1e-3
+        write=lambda program, path: path.write_text("nothing"), open=lambda path: lambda images: model(images) + 1e-3
     )
-    monkeypatch.setattr(exporting, "capture", lambda model, channels: None)
+    monkeypatch.setattr(exporting, "export_graph", lambda model, channels: None)
     monkeypatch.setitem(exporting.FORMATS, "torch-export", form)
     out = tmp_path / "model.pt2"
     out.write_text("as it was")
@@ -135,24 +136,36 @@ def test_a_folder_for_the_hub(trained, tmp_path, monkeypatch, capsys):
         "Load it: import inline_attention, timm; timm.create_model('local-dir:inline_swin_nano-hub', pretrained=True)"
     )
     loaded = timm.create_model(f"local-dir:{folder}", pretrained=True).eval()
-    pictures = torch.randn(2, 3, 16, 24)
+    images = torch.randn(2, 3, 16, 24)
     with torch.no_grad():
-        torch.testing.assert_close(loaded(pictures), load_trained(str(trained / "run")).model(pictures))
+        torch.testing.assert_close(loaded(images), load_trained(str(trained / "run")).model(images))
     card = (folder / "README.md").read_text()
     result = json.loads((trained / "run" / "result.json").read_text())
     assert f"| top-1 | {result['top1']:.2f} % |" in card
     assert "| epochs | 6 |" in card
     before = (folder / "config.json").stat().st_mtime_ns
     code, _, err = run(capsys, "export", str(trained / "run"), "--format", "hub")
-    assert (code, err) == (2, "inline: inline_swin_nano-hub is there already: name a folder that is not\n")
+    assert (code, err) == (2, "inline: inline_swin_nano-hub exists already: choose another folder\n")
     assert (folder / "config.json").stat().st_mtime_ns == before
+
+
+def test_the_card_of_a_finished_run_of_the_first_version(trained, tmp_path, capsys):
+    """Its result.json has other names."""
+    shutil.copytree(trained / "run", tmp_path / "run")
+    path = tmp_path / "run" / "result.json"
+    result = json.loads(path.read_text())
+    result["pictures"] = images = result.pop("images")
+    path.write_text(json.dumps(result))
+    code, _, err = run(capsys, "export", str(tmp_path / "run"), "--format", "hub", "--out", str(tmp_path / "hub"))
+    assert code == 0, err
+    assert f"{images} validation images" in (tmp_path / "hub" / "README.md").read_text()
 
 
 def test_an_untrained_model_is_called_so(tmp_path, capsys):
     out = str(tmp_path / "folder")
     code, told, _ = run(capsys, "export", "inline_deit_nano", "--seed", "3", "--format", "hub", "--out", out)
     assert code == 0
-    assert told.splitlines()[0] == "inline_deit_nano: untrained, seed 3; its weights were drawn, not learned"
+    assert told.splitlines()[0] == "inline_deit_nano: untrained, seed 3; its weights are random"
     assert "no evaluation is recorded" in (tmp_path / "folder" / "README.md").read_text()
 
 
@@ -194,7 +207,7 @@ def bad(trained, tmp_path_factory):
     (here / "detector").mkdir()
     facts = {"model": "inline_pvt_nano", "arguments": {}, "task": {"name": "detect"}}
     save_file({"a": torch.zeros(1)}, here / "detector" / "best.safetensors", {"inline": json.dumps(facts)})
-    save_file(timm.create_model("vit_tiny_patch16_224", num_classes=3).state_dict(), here / "vit.safetensors")
+    save_file(timm.create_model("test_vit", num_classes=3).state_dict(), here / "vit.safetensors")
     (here / "empty").mkdir()
     (here / "file.txt").write_text("no folder")
     return here
@@ -207,13 +220,13 @@ MISTAKES = {
     "both": (["RUN", "--weights", "x"], "--weights is for a model that is named, and RUN has its own: leave out "),
     "detector": (["BAD/detector"], "BAD/detector was trained to detect: only classifiers can be exported, for now"),
     "no average": (["inline_deit_nano", "--ema"], "--ema: inline_deit_nano has no weights to take an average out of"),
-    "no classifier": (["vit_small_patch8_224"], "vit_small_patch8_224 has no classifier: there is nothing that it could tell"),
-    "fixed size": (["swin_tiny_patch4_window7_224"], "SwinTransformer does not take pictures of 256 x 320: "),
+    "no classifier": (["vit_small_patch8_224"], "vit_small_patch8_224 has no classifier: there is nothing to export"),
+    "fixed size": (["swin_tiny_patch4_window7_224"], "SwinTransformer does not take images of 256 x 320: "),
     "one size": (
-        ["vit_tiny_patch16_224", "--weights", "BAD/vit.safetensors", "--sizes", "224x224"],
+        ["test_vit", "--weights", "BAD/vit.safetensors", "--sizes", "160x160"],
         "VisionTransformer cannot be exported for every batch, height and width: ",
     ),
-    "too small": (["inline_deit_nano", "--sizes", "8x8"], "InLineDeiT does not take pictures of 8 x 8: pictures must "),
+    "too small": (["inline_deit_nano", "--sizes", "8x8"], "InLineDeiT does not take images of 8 x 8: images must "),
     "sizes": (["RUN", "--sizes", "224x224", "256by3"], "--sizes are heights and widths such as 224x224 256x320, got '256by3'"),
     "no size": (["RUN", "--sizes", "0x8"], "--sizes are heights and widths such as 224x224 256x320, got '0x8'"),
     "huge": (["RUN", "--sizes", "8x99999"], "--sizes are heights and widths such as 224x224 256x320, got '8x99999'"),
@@ -228,12 +241,12 @@ MISTAKES = {
     "no folder": (["RUN", "--out", "BAD/file.txt/model.onnx"], "cannot write to BAD/file.txt: "),
     "hub folder": (["RUN", "--format", "hub", "--out", "/proc/nowhere/x"], "cannot write to /proc/nowhere: "),
     "no data": (["RUN", "--data", "nowhere"], "there is no folder nowhere"),
-    "no pictures": (["RUN", "--data", "BAD/empty"], "BAD/empty holds no class folders"),
+    "no images": (["RUN", "--data", "BAD/empty"], "BAD/empty holds no class folders"),
     "no hub": (["RUN", "--push", "owner/name"], "--push is for --format hub: leave it out"),
     "hub precision": (["RUN", "--format", "hub", "--precision", "fp16"], "--precision is for files, not for --format hub: "),
     "private": (["RUN", "--format", "hub", "--private"], "--private is about the repository that --push OWNER/NAME makes"),
     "repository": (["RUN", "--format", "hub", "--push", "name"], "--push takes OWNER/NAME, got 'name'"),
-    "format": (["RUN", "--format", "tensorrt"], "invalid choice 'tensorrt' for argument '--format'"),
+    "format": (["RUN", "--format", "tensorrt"], "--format takes one of onnx, torch-export, aoti, hub, got tensorrt"),
 }  # fmt: skip
 
 
@@ -248,7 +261,7 @@ def test_mistakes_end_in_one_line(trained, bad, tmp_path, monkeypatch, capsys, c
     before = sorted(bad.rglob("*"))
     code, out, err = run(capsys, "export", *map(there, words))
     assert (code, out) == (2, "")
-    told = [line for line in err.splitlines() if "capturing the graph" not in line]
+    told = [line for line in err.splitlines() if "exporting the graph" not in line]
     assert len(told) == 1, err
     assert told[0].startswith(f"inline: {there(message)}"), err
     assert sorted(bad.rglob("*")) == before
@@ -271,65 +284,67 @@ def test_help_names_every_format(capsys):
     assert all(word in out for word in ("onnx", "torch-export", "aoti", "hub", "--precision", "--push", "--sizes", "--json"))
 
 
-def judged(trained, run, data, **asked):
+def compared(trained, run, data, **asked):
     usual = {"count": 1000, "workers": 0, "seed": 0, "say": lambda text: None}
-    return agreement(trained, run, find_judges(trained, "a model", str(data), None, "validation"), **{**usual, **asked})
+    return compare_predictions(
+        trained, run, open_eval_set(trained, "a model", str(data), None, "validation"), **{**usual, **asked}
+    )
 
 
-def test_agreement_with_what_the_model_says(trained, tmp_path):
+def test_predictions_of_file_and_model_are_compared(trained, tmp_path):
     """Accuracy where the classes are the model's, agreement alone where they are others, or none."""
     model = load_trained(str(trained / "run"))
-    same = judged(model, model.model, trained / "data")
-    assert (same["pictures"], same["same_top1"], same["change"]) == (60, 100, 0)
+    same = compared(model, model.model, trained / "data")
+    assert (same["images"], same["same_top1"], same["change"]) == (60, 100, 0)
     assert same["model_top1"] == same["file_top1"] > 80
 
-    def other(pictures):
-        return model.model(pictures).roll(1, dims=1)
+    def other(images):
+        return model.model(images).roll(1, dims=1)
 
-    found = judged(model, other, trained / "data")
+    found = compared(model, other, trained / "data")
     assert found["same_top1"] == 0
     assert found["model_top1"] == same["model_top1"]
     assert found["change"] == pytest.approx(found["file_top1"] - same["model_top1"])
     assert found["file_top1"] < 20
-    write_pictures(tmp_path / "others", 5, classes=("red",))
+    write_images(tmp_path / "others", 5, classes=("red",))
     (tmp_path / "others" / "red").rename(tmp_path / "others" / "zebra")
     for folder in (tmp_path / "others", tmp_path / "others" / "zebra"):
-        found = judged(model, model.model, folder)
+        found = compared(model, model.model, folder)
         assert found == {
-            "data": folder.name, "pictures": 5, "model_top1": None, "file_top1": None, "change": None, "same_top1": 100,
+            "data": folder.name, "images": 5, "model_top1": None, "file_top1": None, "change": None, "same_top1": 100,
         }  # fmt: skip
-    found = judged(model, model.model, "digits", count=20)
-    assert (found["data"], found["pictures"], found["change"]) == ("digits", 20, None)
+    found = compared(model, model.model, "digits", count=20)
+    assert (found["data"], found["images"], found["change"]) == ("digits", 20, None)
 
 
-def test_a_part_of_the_pictures_is_drawn_by_the_seed(trained):
+def test_a_part_of_the_images_is_drawn_by_the_seed(trained):
     model, seen = load_trained(str(trained / "run")), []
 
-    def watched(pictures):
-        seen.append(pictures)
-        return model.model(pictures)
+    def watched(images):
+        seen.append(images)
+        return model.model(images)
 
     for seed in (0, 0, 1):
-        assert judged(model, watched, trained / "data", count=7, seed=seed)["pictures"] == 7
-    assert [len(pictures) for pictures in seen] == [7, 7, 7]
+        assert compared(model, watched, trained / "data", count=7, seed=seed)["images"] == 7
+    assert [len(images) for images in seen] == [7, 7, 7]
     assert torch.equal(seen[0], seen[1])
     assert not torch.equal(seen[0], seen[2])
 
 
-def test_numbers_that_are_none_and_pictures_that_cannot_be_read_end_it(trained, tmp_path, monkeypatch):
+def test_numbers_that_are_none_and_images_that_cannot_be_read_end_it(trained, tmp_path, monkeypatch):
     model = load_trained(str(trained / "run"))
     with pytest.raises(
-        FloatingPointError, match=r"^the file gives numbers that are not finite for pictures of data: not written$"
+        FloatingPointError, match=r"^the file gives numbers that are not finite for images of data: not written$"
     ):
-        judged(model, lambda pictures: model.model(pictures) / 0, trained / "data")
+        compared(model, lambda images: model.model(images) / 0, trained / "data")
     Image.new("RGB", (20, 20)).save(tmp_path / "a.png")
-    (tmp_path / "b.png").write_text("no picture")
-    with pytest.raises(ValueError, match=r"b\.png cannot be read: not a picture: take it out of "):
-        judged(model, model.model, tmp_path)
-    monkeypatch.setattr(agreeing, "EVERY", -1)
+    (tmp_path / "b.png").write_text("no image")
+    with pytest.raises(ValueError, match=r"b\.png cannot be read: not an image: take it out of "):
+        compared(model, model.model, tmp_path)
+    monkeypatch.setattr(compare_export, "REPORT_SECONDS", -1)
     said = []
-    judged(model, model.model, trained / "data", say=said.append)
-    assert said == ["60 pictures of data", *(f"{done} of 60 pictures" for done in (16, 32, 48, 60))]
+    compared(model, model.model, trained / "data", say=said.append)
+    assert said == ["60 images of data", *(f"{done} of 60 images" for done in (16, 32, 48, 60))]
 
 
 def test_outputs_are_compared_at_sizes_like_the_models_own():

@@ -1,19 +1,30 @@
 """What a user of the command sees."""
 
 import json
+import subprocess
 import sys
+from importlib import import_module
+from pathlib import Path
+from typing import get_args
 
+import pytest
 import timm
 import torch
 
+import inline_attention
 from inline_attention import load_official
+from inline_attention.cli.arguments import RENAMED, explain, option_types
+from inline_attention.cli.list import COUNTED, List
 from inline_attention.cli.main import main
+from inline_attention.models.counting import count
+from inline_attention.training.recipe import RENAMED_FIELDS
+from inline_command import COMMANDS, ONNX, Group
 
 from ..models.published import hollow, official
 
 
 def run(capsys, *arguments):
-    """Exit code, what was printed, what was complained about."""
+    """Exit code, output, error output."""
     code = 0
     try:
         main(list(arguments))
@@ -24,18 +35,118 @@ def run(capsys, *arguments):
 
 
 def test_help_is_a_table_of_contents(capsys):
+    """Without any word, too. It names every command, and the version."""
     code, out, _ = run(capsys, "--help")
     assert code == 0
-    assert all(command in out for command in ("list", "convert", "bench"))
+    assert all(f"\n  {command} " in out for command in COMMANDS)
+    assert "--version" in out
+    assert run(capsys) == run(capsys, "-h") == (0, out, "")
+    code, out, _ = run(capsys, "bench", "--help")
+    assert code == 0
+    assert all(f"\n  {command} " in out for command in COMMANDS["bench"].commands)
     code, out, _ = run(capsys, "bench", "layer", "--help")
     assert code == 0
     assert all(option in out for option in ("--out", "--seed", "--device", "--json", "--quick"))
 
 
-def test_a_misspelt_option_is_met_with_the_right_one(capsys):
-    code, out, err = run(capsys, "bench", "layer", "--quik")
-    assert code == 2
-    assert "--quick" in out + err
+SHARED = {"out": Path, "seed": int, "device": str, "resume": bool, "json": bool, "workers": int, "skip-bad": bool}
+"""Options that mean the same in every command that has them."""
+
+
+def test_every_command_is_where_the_table_says():
+    """And shares its words with the others."""
+    groups = [entry.commands if isinstance(entry, Group) else {name: entry} for name, entry in COMMANDS.items()]
+    found = [command for group in groups for command in group.values()]
+    assert len(found) == 23
+    for command in found:
+        kind = getattr(import_module(f"inline_attention.cli.{command.module}"), command.name)
+        assert callable(kind.run)
+        assert kind.__doc__
+        for name, hint in option_types(kind).items():
+            assert SHARED.get(name, hint) in (hint, *get_args(hint)), (command.name, name)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["bench", "layer", "--quik"], "unknown option --quik (did you mean --quick?)"),
+        (["trian"], "unknown command inline trian (did you mean inline train?); there are: train, eval, "),
+        (["analyze", "map"], "unknown command inline analyze map (did you mean inline analyze maps?); there are: maps, "),
+        (["xyz"], "unknown command inline xyz; there are: train, eval, "),
+        (["bench"], "inline bench needs one of: layer, models, "),
+        (["eval"], "inline eval needs MODEL: see inline eval --help"),
+        (["convert", "a"], "inline convert needs FILE and OUT: see inline convert --help"),
+        (["eval", "x", "--size", "32", "--json"], "--size takes 2 whole numbers, got 32"),
+        (["eval", "x", "--batch"], "--batch takes a whole number, got nothing"),
+        (["bench", "layer", "--seconds=abc"], "--seconds takes a number, got abc"),
+        (["export", "x", "--format", "tensorrt"], "--format takes one of onnx, torch-export, aoti, hub, got tensorrt"),
+        (["analyze", "maps", "--layers", "1", "x"], "--layers takes whole numbers, got 1 x"),
+        (["linearize", "x", "--local", "maybe", "--size", "3", "4"], "--local takes true or false, got maybe"),
+        (["reproduce", "--form", "x"], "unknown option --form (did you mean --from?)"),
+    ],
+)  # fmt: skip
+def test_mistakes_end_in_one_line(capsys, words, message):
+    code, out, err = run(capsys, *words)
+    assert (code, out) == (2, "")
+    assert err.startswith(f"inline: {message}")
+    assert err.count("\n") == 1
+
+
+def test_what_no_type_explains_is_a_line_too():
+    assert explain(["a b"], List, "list") == "inline list does not understand 'a b': see inline list --help"
+
+
+def test_an_option_that_was_renamed_says_its_new_name(capsys, monkeypatch):
+    monkeypatch.setitem(RENAMED, "--fast", "--quick")
+    assert run(capsys, "bench", "layer", "--fast") == (2, "", "inline: --fast is now called --quick\n")
+    assert run(capsys, "eval", "x", "--view", "center")[2] == "inline: --view is now called --crop-mode\n"
+    fields = {f"--{old}".replace("_", "-"): f"--{new}".replace("_", "-") for old, new in RENAMED_FIELDS.items()}
+    assert fields.items() <= RENAMED.items(), "fields of the recipe are options, too"
+
+
+def test_every_option_of_version_0_1_is_there_or_says_its_new_name():
+    """Stored: the options of each command of 0.1.0, by the name of its class."""
+    stored = json.loads((Path(__file__).parents[1] / "stored" / "options_0_1.json").read_text())
+    entries = [entry.commands.values() if isinstance(entry, Group) else [entry] for entry in COMMANDS.values()]
+    commands = {command.name: command for group in [*entries, [ONNX]] for command in group}
+    assert set(stored) == set(commands)
+    removed = set()
+    for name, options in stored.items():
+        present = option_types(getattr(import_module(f"inline_attention.cli.{commands[name].module}"), name))
+        for option in set(options) - set(present) - {"onnx" if name == "Predict" else ""}:  # --onnx chooses PredictOnnx
+            removed.add(f"--{option}")
+            assert RENAMED[f"--{option}"].removeprefix("--") in present, (name, option)
+    assert removed == {"--data.view", "--view", "--picture"}
+    assert removed == set(RENAMED)
+
+
+HELPS = [
+    ["--help"], ["--version"], ["train", "--help"], ["train", "--help-all"], ["eval", "-h"], ["predict", "--help"],
+    ["predict", "--onnx", "a.onnx", "--help"], ["list", "--help"], ["bench", "--help"], ["bench", "layer", "--help"],
+    ["analyze", "report", "--help"], ["explore", "--help"], ["reproduce", "--help"], ["linearize", "--help"],
+    ["convert", "--help"], ["export", "--help"], ["trian"],
+]  # fmt: skip
+
+
+def test_help_and_version_wait_for_neither_torch_nor_timm():
+    """The console script, a process each time in principle; here one process forgets the package between two commands."""
+    code = f"""
+import sys
+from inline_command import main
+for words in {HELPS!r}:
+    for name in [name for name in sys.modules if name.partition(".")[0] == "inline_attention"]:
+        del sys.modules[name]
+    sys.argv = ["inline", *words]
+    try:
+        main()
+    except SystemExit:
+        pass
+    heavy = {{"torch", "timm"}} & set(sys.modules)
+    assert not heavy, (words, heavy)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.count("usage: inline") == len(HELPS) - 2
+    assert done.stderr.startswith("inline: unknown command inline trian")
 
 
 def test_list(capsys, tmp_path):
@@ -47,6 +158,7 @@ def test_list(capsys, tmp_path):
     assert "as reported by Han et al." in out
     assert "* the authors' table prints: inline_pvt_large 50.2M." in out
     assert (tmp_path / "models.png").stat().st_size > 10_000
+    assert "inline_swin_tiny" in run(capsys, "list", "swin")[1]
     code, out, _ = run(capsys, "list", "inline_deit_tiny", "--json")
     assert json.loads(out)["models"][0]["params"] == 6_477_736
     code, _, err = run(capsys, "list", "resnet*")
@@ -54,17 +166,31 @@ def test_list(capsys, tmp_path):
     assert err.startswith("inline: no model is named like 'resnet*'; there are: inline_cswin_base, ")
 
 
+@pytest.mark.parametrize("name", [name for name in COUNTED if "nano" in name])
+def test_stored_costs_are_those_that_are_counted(name):
+    """tests/models/test_golden.py has those of the published models."""
+    with torch.device("meta"):
+        model = timm.create_model(name)
+    found = count(model)
+    assert COUNTED[name] == (*model.img_size, found.params, found.flops, found.activations)
+
+
+def test_every_model_has_stored_costs():
+    """They are kept, because counting all models takes ten seconds."""
+    assert set(COUNTED) == set(timm.list_models("inline_*"))
+
+
 def test_convert(capsys, tmp_path):
     source, target = tmp_path / "published.pth", tmp_path / "new" / "weights.safetensors"
     torch.save({"model": official("inline_pvt_tiny"), "epoch": 3}, source)
     code, out, _ = run(capsys, "convert", str(source), str(target))
     assert code == 0
-    assert f"{source} is inline_pvt_tiny\n166 parameters matched\nWritten: {target}\n" in out
+    assert f"{source} is inline_pvt_tiny\n166 tensors matched\nWritten: {target}\n" in out
     model = timm.create_model("inline_pvt_tiny", checkpoint_path=str(target)).eval()
     expected = hollow("inline_pvt_tiny")
     load_official(expected, source)
-    pictures = torch.randn(1, 3, 64, 64)
-    assert torch.equal(model(pictures), expected(pictures))
+    images = torch.randn(1, 3, 64, 64)
+    assert torch.equal(model(images), expected(images))
     assert [file.name for file in target.parent.iterdir()] == ["weights.safetensors"]
     twin = timm.create_model("inline_swin_nano", mixer="softmax", num_classes=5)
     torch.save(twin.state_dict(), source)
@@ -72,14 +198,14 @@ def test_convert(capsys, tmp_path):
     assert f"{source} is inline_swin_nano with mixer='softmax', num_classes=5" in out
 
 
-def test_convert_asks_where_weights_do_not_tell(capsys, tmp_path):
+def test_convert_asks_which_of_several_models_it_is(capsys, tmp_path):
     source, target = tmp_path / "published.pth", tmp_path / "weights.safetensors"
     torch.save({"model": timm.create_model("deit_tiny_patch16_224").state_dict()}, source)
     code, out, _ = run(capsys, "convert", str(source), str(target))
     assert "is inline_deit_tiny with mixer='softmax', num_heads=3" in out
     torch.save(hollow("inline_cswin_base_384").state_dict(), source)
     code, _, err = run(capsys, "convert", str(source), str(target))
-    assert err == f"inline: {source} fits inline_cswin_base, inline_cswin_base_384: say which with --model, got None\n"
+    assert err == f"inline: {source} fits inline_cswin_base, inline_cswin_base_384: choose one with --model, got None\n"
     code, out, _ = run(capsys, "convert", str(source), str(target), "--model", "inline_cswin_base_384")
     assert code == 0
     assert f"{source} is inline_cswin_base_384\n" in out
@@ -100,8 +226,21 @@ def test_convert_says_what_is_wrong(capsys, tmp_path):
     assert [file.name for file in tmp_path.iterdir()] == ["weights.pth"]
 
 
+def test_version_and_a_closed_pipe(capsys):
+    code, out, _ = run(capsys, "--version")
+    assert (code, out) == (0, f"inline-attention {inline_attention.__version__}\n")
+    script = f"{sys.executable} -c 'from inline_command import main; main()'"
+    done = subprocess.run(f"{script} train --help-all | head -1", shell=True, capture_output=True, text=True)
+    assert done.stdout.startswith("usage: inline train")
+    assert not done.stderr
+
+
 def test_without_the_extra_it_says_how_to_get_it(capsys, monkeypatch):
+    def needs_scipy(self):
+        raise ModuleNotFoundError("No module named 'scipy'", name="scipy")
+
+    monkeypatch.setattr("inline_attention.cli.reproduce.Reproduce.run", needs_scipy)
+    expected = "inline: the command needs {}: pip install 'inline-attention[{}]'\n"
+    assert run(capsys, "reproduce")[::2] == (2, expected.format("scipy", "train"))
     monkeypatch.setitem(sys.modules, "tyro", None)
-    code, _, err = run(capsys, "--help")
-    assert code == 2
-    assert err == "inline: the command needs tyro: pip install 'inline-attention[cli]'\n"
+    assert run(capsys, "list")[::2] == (2, expected.format("tyro", "cli"))

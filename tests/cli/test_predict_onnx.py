@@ -16,12 +16,12 @@ import torch
 from PIL import Image
 
 from inline_attention.cli.predict import Predict
-from inline_attention.cli.predict_onnx import ELSEWHERE, PredictOnnx, parse
-from inline_attention.plain.description import read_description
-from inline_attention.training.recipe import DataPart
-from inline_attention.training.trained import Trained
+from inline_attention.cli.predict_onnx import NOT_FOR_ONNX, PredictOnnx
+from inline_attention.data.config import DataConfig
+from inline_attention.lite.description import read_description
+from inline_attention.training.load_trained import Trained
 
-from ..plain.exported import CLASSES, description, graph, matrix, write
+from ..lite.exported import CLASSES, description, graph, matrix, write
 from .test_main import run
 
 ROOT = Path(__file__).parents[2]
@@ -29,21 +29,21 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="module")
 def here(tmp_path_factory):
-    """An exported model, and pictures of several sizes."""
+    """An exported model, and images of several sizes."""
     folder = tmp_path_factory.mktemp("exported")
     write(folder)
-    (folder / "pictures" / "more").mkdir(parents=True)
+    (folder / "images" / "more").mkdir(parents=True)
     draw = np.random.default_rng(0)
     for name, size in (("a.png", (40, 50)), ("b.JPG", (31, 20)), ("more/c.jpeg", (64, 64)), ("d.bmp", (8, 8))):
-        Image.fromarray(draw.integers(0, 256, (*size, 3), dtype=np.uint8)).save(folder / "pictures" / name)
+        Image.fromarray(draw.integers(0, 256, (*size, 3), dtype=np.uint8)).save(folder / "images" / name)
     return folder
 
 
-def expected(folder: Path, picture: Path) -> dict[str, float]:
+def expected(folder: Path, image: Path) -> dict[str, float]:
     """What onnxruntime says in this process."""
-    view = read_description(folder / "model.onnx.json").view
+    transform = read_description(folder / "model.onnx.json").transform
     (logits,) = onnxruntime.InferenceSession(folder / "model.onnx").run(
-        None, {"pictures": view(Image.open(picture).convert("RGB"))[None]}
+        None, {"images": transform(Image.open(image).convert("RGB"))[None]}
     )
     powers = np.exp(logits[0].astype(np.float64))
     return dict(zip(CLASSES, powers / powers.sum(), strict=True))
@@ -59,11 +59,11 @@ class Small(torch.nn.Module):
 @pytest.mark.parametrize("more", [(), ("--json",), ("--top", "2", "--batch", "2"), ("--top", "99", "--skip-bad")], ids=str)
 def test_the_output_is_that_of_predict(here, capsys, more):
     """Folders, files and numbers: torch and onnxruntime tell the same."""
-    words = (str(here / "pictures"), str(here / "pictures" / "d.bmp"))
-    asked = parse([*words, "--onnx", str(here / "model.onnx"), *more])
-    view = read_description(here / "model.onnx.json").view
-    data = DataPart(size=view.size, mean=view.mean, std=view.std, crop=view.crop)
-    same = {name: getattr(asked, name) for name in ("pictures", "top", "batch", "skip_bad", "json")}
+    words = (str(here / "images"), str(here / "images" / "d.bmp"))
+    asked = PredictOnnx.from_words([*words, "--onnx", str(here / "model.onnx"), *more])
+    about = read_description(here / "model.onnx.json").transform
+    data = DataConfig(size=about.size, mean=about.mean, std=about.std, crop=about.crop)
+    same = {name: getattr(asked, name) for name in ("images", "top", "batch", "skip_bad", "json")}
     Predict(**same)._resize(Trained(Small(), "small", tuple(CLASSES), data, ""), torch.device("cpu"))
     wanted, _ = capsys.readouterr()
     code, out, err = run(capsys, "predict", *words, "--onnx", str(here / "model.onnx"), *more)
@@ -73,36 +73,36 @@ def test_the_output_is_that_of_predict(here, capsys, more):
         return
     for mine, theirs in zip(out.splitlines(), wanted.splitlines(), strict=True):
         mine, theirs = json.loads(mine), json.loads(theirs)
-        assert mine["picture"] == theirs["picture"]
+        assert mine["image"] == theirs["image"]
         assert [entry["name"] for entry in mine["classes"]] == [entry["name"] for entry in theirs["classes"]]
         for one, other in zip(mine["classes"], theirs["classes"], strict=True):
             assert one["probability"] == pytest.approx(other["probability"], abs=1e-6)
 
 
-def test_the_standard_input_and_bad_pictures(here, capsys, monkeypatch, tmp_path):
-    picture = here / "pictures" / "a.png"
-    for data, name in ((picture.read_bytes(), "standard input"), (f"{picture}\n\n".encode(), str(picture))):
+def test_the_standard_input_and_bad_images(here, capsys, monkeypatch, tmp_path):
+    image = here / "images" / "a.png"
+    for data, name in ((image.read_bytes(), "standard input"), (f"{image}\n\n".encode(), str(image))):
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
         code, out, _ = run(capsys, "predict", "-", f"--onnx={here / 'model.onnx'}", "--json")
         assert code == 0
         found = json.loads(out)
-        assert found["picture"] == name
-        wanted = expected(here, picture)
+        assert found["image"] == name
+        wanted = expected(here, image)
         assert {entry["name"]: entry["probability"] for entry in found["classes"]} == pytest.approx(wanted, abs=1e-6)
     (tmp_path / "bad.png").write_text("no")
-    words = ("predict", str(tmp_path / "bad.png"), str(picture), "--onnx", str(here / "model.onnx"))
+    words = ("predict", str(tmp_path / "bad.png"), str(image), "--onnx", str(here / "model.onnx"))
     code, out, err = run(capsys, *words, "--skip_bad", "--json")
     assert code == 0
-    assert json.loads(out)["picture"] == str(picture)
+    assert json.loads(out)["image"] == str(image)
     assert err.splitlines() == [
-        f"inline: {tmp_path / 'bad.png'} cannot be read: not a picture",
-        "inline: 1 pictures could not be read",
+        f"inline: {tmp_path / 'bad.png'} cannot be read: not an image",
+        "inline: 1 images could not be read",
     ]
 
 
 def test_a_grey_model(tmp_path, capsys):
     data = graph(("batch", 1, "height", "width"))
-    file = write(tmp_path, data, description(data, channels=1, view="center", size=[12, 20]))
+    file = write(tmp_path, data, description(data, channels=1, crop_mode="center", size=[12, 20]))
     Image.new("RGB", (30, 30), (90, 90, 90)).save(tmp_path / "a.png")
     code, out, _ = run(capsys, "predict", str(tmp_path / "a.png"), "--onnx", str(file), "--json", "--top", "1")
     logits = (90 / 255 - (0.485 + 0.456 + 0.406) / 3) / ((0.229 + 0.224 + 0.225) / 3) * matrix(1)[0].astype(np.float64)
@@ -115,28 +115,26 @@ def test_a_grey_model(tmp_path, capsys):
 def test_every_option_of_predict_is_taken_or_refused():
     """An option that `inline predict` gets must be thought of here."""
     taken = {entry.name for entry in fields(PredictOnnx)}
-    assert taken | set(ELSEWHERE) == {entry.name for entry in fields(Predict)}
-    assert not taken & set(ELSEWHERE)
-    assert {entry.name: entry.default for entry in fields(PredictOnnx) if entry.name not in ("pictures", "onnx")} == {
-        entry.name: entry.default for entry in fields(Predict) if entry.name in taken - {"pictures", "onnx"}
+    assert taken | set(NOT_FOR_ONNX) == {entry.name for entry in fields(Predict)} | {"onnx"}
+    assert not taken & set(NOT_FOR_ONNX)
+    assert {entry.name: entry.default for entry in fields(PredictOnnx) if entry.name not in ("images", "onnx")} == {
+        entry.name: entry.default for entry in fields(Predict) if entry.name in taken - {"images", "onnx"}
     }
 
 
-@pytest.mark.parametrize("name", ELSEWHERE)
+@pytest.mark.parametrize("name", NOT_FOR_ONNX)
 def test_options_that_do_not_go_with_it(here, capsys, name):
     for word in ([f"--{name}", "1"], [f"--{name}=1"], [f"--no-{name}"]):
-        code, out, err = run(capsys, "predict", str(here / "pictures"), *word, "--onnx", str(here / "model.onnx"))
+        code, out, err = run(capsys, "predict", str(here / "images"), *word, "--onnx", str(here / "model.onnx"))
         assert (code, out, err) == (2, "", f"inline: {word[0].partition('=')[0]} does not go with --onnx: leave it out\n")
-    with pytest.raises(ValueError, match=f"^--{name} does not go with --onnx: leave it out$"):
-        Predict((str(here / "pictures"),), onnx=here / "model.onnx", **{name: "else"}).run()
 
 
 def test_from_python_too(here, capsys):
-    Predict((str(here / "pictures" / "a.png"),), onnx=here / "model.onnx", top=1).run()
+    PredictOnnx((str(here / "images" / "a.png"),), here / "model.onnx", top=1).run()
     out, _ = capsys.readouterr()
-    wanted = expected(here, here / "pictures" / "a.png")
+    wanted = expected(here, here / "images" / "a.png")
     best = max(wanted, key=lambda name: wanted[name])
-    assert out == f"{here / 'pictures' / 'a.png'}\n  {wanted[best]:7.2%}  {best}\n"
+    assert out == f"{here / 'images' / 'a.png'}\n  {wanted[best]:7.2%}  {best}\n"
 
 
 def test_help_names_it(capsys):
@@ -145,11 +143,11 @@ def test_help_names_it(capsys):
     assert "--onnx" in out
     code, out, _ = run(capsys, "predict", "--onnx", "x", "--help")
     assert code == 0
-    assert all(f"--{entry.name.replace('_', '-')}" in out for entry in fields(PredictOnnx) if entry.name != "pictures")
+    assert all(f"--{entry.name.replace('_', '-')}" in out for entry in fields(PredictOnnx) if entry.name != "images")
 
 
 def test_a_name_that_begins_with_a_dash(here, capsys, monkeypatch, tmp_path):
-    shutil.copy(here / "pictures" / "a.png", tmp_path / "-a.png")
+    shutil.copy(here / "images" / "a.png", tmp_path / "-a.png")
     monkeypatch.chdir(tmp_path)
     code, out, _ = run(capsys, "predict", "--onnx", str(here / "model.onnx"), "--top", "1", "--", "-a.png")
     assert code == 0
@@ -157,32 +155,32 @@ def test_a_name_that_begins_with_a_dash(here, capsys, monkeypatch, tmp_path):
 
 
 BAD = {
-    "no pictures": (["--onnx", "HERE/model.onnx"], "no pictures: give files, folders, or '-' for the standard input"),
-    "no such picture": (["nowhere", "--onnx", "HERE/model.onnx"], "there is no picture nowhere"),
-    "empty folder": (["HERE/empty", "--onnx", "HERE/model.onnx"], "HERE/empty holds no pictures"),
-    "no picture": (
+    "no images": (["--onnx", "HERE/model.onnx"], "no images: give files, folders, or '-' for the standard input"),
+    "no such image": (["nowhere", "--onnx", "HERE/model.onnx"], "there is no image nowhere"),
+    "empty folder": (["HERE/empty", "--onnx", "HERE/model.onnx"], "HERE/empty holds no images"),
+    "no image": (
         ["HERE/model.onnx.json", "--onnx", "HERE/model.onnx"],
-        "HERE/model.onnx.json cannot be read: not a picture (--skip-bad goes on)",
+        "HERE/model.onnx.json cannot be read: not an image (--skip-bad goes on)",
     ),
-    "cut picture": (["HERE/cut.png", "--onnx", "HERE/model.onnx"], "HERE/cut.png cannot be read: "),
-    "top": (["PICTURE", "--onnx", "HERE/model.onnx", "--top", "0"], "--batch and --top must be positive, got 16 and 0"),
-    "batch": (["PICTURE", "--onnx", "HERE/model.onnx", "--batch", "-3"], "--batch and --top must be positive, got -3 and 5"),
-    "number": (["PICTURE", "--onnx", "HERE/model.onnx", "--top", "x"], "--top: invalid int value: 'x'"),
-    "no number": (["PICTURE", "--onnx", "HERE/model.onnx", "--top"], "--top: expected one argument"),
-    "no file": (["PICTURE", "--onnx"], "--onnx: expected one argument"),
-    "misspelt": (["PICTURE", "--onnx", "HERE/model.onnx", "--jsn"], "unknown option --jsn (did you mean --json?)"),
-    "abbreviated": (["PICTURE", "--onnx", "HERE/model.onnx", "--skip"], "unknown option --skip (did you mean --skip-bad?)"),
-    "no such file": (["PICTURE", "--onnx", "nowhere.onnx"], "there is no file nowhere.onnx"),
-    "other kind": (["PICTURE", "--onnx", "HERE/model.onnx.json"], "an ONNX file ends in .onnx, got HERE/model.onnx.json"),
-    "folder": (["PICTURE", "--onnx", "HERE"], "an ONNX file ends in .onnx, got HERE"),
-    "no description": (["PICTURE", "--onnx", "HERE/alone.onnx"], "there is no HERE/alone.onnx.json, which says "),
+    "cut image": (["HERE/cut.png", "--onnx", "HERE/model.onnx"], "HERE/cut.png cannot be read: "),
+    "top": (["IMAGE", "--onnx", "HERE/model.onnx", "--top", "0"], "--batch and --top must be positive, got 16 and 0"),
+    "batch": (["IMAGE", "--onnx", "HERE/model.onnx", "--batch", "-3"], "--batch and --top must be positive, got -3 and 5"),
+    "number": (["IMAGE", "--onnx", "HERE/model.onnx", "--top", "x"], "--top: invalid int value: 'x'"),
+    "no number": (["IMAGE", "--onnx", "HERE/model.onnx", "--top"], "--top: expected one argument"),
+    "no file": (["IMAGE", "--onnx"], "--onnx: expected one argument"),
+    "misspelt": (["IMAGE", "--onnx", "HERE/model.onnx", "--jsn"], "unknown option --jsn (did you mean --json?)"),
+    "abbreviated": (["IMAGE", "--onnx", "HERE/model.onnx", "--skip"], "unknown option --skip (did you mean --skip-bad?)"),
+    "no such file": (["IMAGE", "--onnx", "nowhere.onnx"], "there is no file nowhere.onnx"),
+    "other kind": (["IMAGE", "--onnx", "HERE/model.onnx.json"], "an ONNX file ends in .onnx, got HERE/model.onnx.json"),
+    "folder": (["IMAGE", "--onnx", "HERE"], "an ONNX file ends in .onnx, got HERE"),
+    "no description": (["IMAGE", "--onnx", "HERE/alone.onnx"], "there is no HERE/alone.onnx.json, which says "),
     "cut file": (
-        ["PICTURE", "--onnx", "HERE/cut.onnx"],
+        ["IMAGE", "--onnx", "HERE/cut.onnx"],
         "HERE/cut.onnx is not the file that cut.onnx.json describes: truncated, or replaced",
     ),
-    "cut description": (["PICTURE", "--onnx", "HERE/half.onnx"], "HERE/half.onnx.json is not JSON, perhaps it is truncated: "),
-    "no ONNX": (["PICTURE", "--onnx", "HERE/text/model.onnx"], "HERE/text/model.onnx cannot be opened as ONNX: "),
-    "classes": (["PICTURE", "--onnx", "HERE/five/model.onnx"], "HERE/five/model.onnx: the output ['batch', 5] does not fit "),
+    "cut description": (["IMAGE", "--onnx", "HERE/half.onnx"], "HERE/half.onnx.json is not JSON, perhaps it is truncated: "),
+    "no ONNX": (["IMAGE", "--onnx", "HERE/text/model.onnx"], "HERE/text/model.onnx cannot be opened as ONNX: "),
+    "classes": (["IMAGE", "--onnx", "HERE/five/model.onnx"], "HERE/five/model.onnx: the output ['batch', 5] does not fit "),
 }
 
 
@@ -203,14 +201,14 @@ def bad(here, tmp_path_factory):
     write(folder / "text", b"this is text")
     write(folder / "five", graph(output=("batch", 5)))
     (folder / "empty").mkdir()
-    (folder / "cut.png").write_bytes((here / "pictures" / "a.png").read_bytes()[:700])
+    (folder / "cut.png").write_bytes((here / "images" / "a.png").read_bytes()[:700])
     return folder
 
 
 @pytest.mark.parametrize("case", BAD)
 def test_mistakes_end_in_one_line(here, bad, capfd, case):
     words, message = BAD[case]
-    words = [word.replace("HERE", str(bad)).replace("PICTURE", str(here / "pictures" / "a.png")) for word in words]
+    words = [word.replace("HERE", str(bad)).replace("IMAGE", str(here / "images" / "a.png")) for word in words]
     code, out, err = run(capfd, "predict", *words)
     assert (code, out) == (2, "")
     assert err.startswith("inline: " + message.replace("HERE", str(bad))), err
@@ -219,7 +217,7 @@ def test_mistakes_end_in_one_line(here, bad, capfd, case):
 
 def test_without_onnxruntime_it_says_how_to_get_it(here, capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
-    code, _, err = run(capsys, "predict", str(here / "pictures"), "--onnx", str(here / "model.onnx"))
+    code, _, err = run(capsys, "predict", str(here / "images"), "--onnx", str(here / "model.onnx"))
     assert (code, err) == (2, "inline: the command needs onnxruntime: pip install 'inline-attention[onnx]'\n")
 
 
@@ -263,15 +261,15 @@ def test_on_a_machine_without_torch(bare, here):
 
 
 def it_tells_what_onnxruntime_tells_here(bare, here):
-    done = in_bare(bare, here, "inline", "predict", "--onnx", "model.onnx", "pictures/a.png", "pictures/more", "--json")
+    done = in_bare(bare, here, "inline", "predict", "--onnx", "model.onnx", "images/a.png", "images/more", "--json")
     assert (done.returncode, done.stderr) == (0, "")
     rows = [json.loads(line) for line in done.stdout.splitlines()]
-    assert [row["picture"] for row in rows] == ["pictures/a.png", "pictures/more/c.jpeg"]
+    assert [row["image"] for row in rows] == ["images/a.png", "images/more/c.jpeg"]
     for row in rows:
         found = {entry["name"]: entry["probability"] for entry in row["classes"]}
-        assert found == pytest.approx(expected(here, here / row["picture"]), abs=1e-6)
-    shown = in_bare(bare, here, "inline", "predict", "pictures/a.png", "--onnx=model.onnx", "--top", "1").stdout
-    assert shown.startswith("pictures/a.png\n  ")
+        assert found == pytest.approx(expected(here, here / row["image"]), abs=1e-6)
+    shown = in_bare(bare, here, "inline", "predict", "images/a.png", "--onnx=model.onnx", "--top", "1").stdout
+    assert shown.startswith("images/a.png\n  ")
 
 
 def it_has_a_version_and_says_what_the_rest_needs(bare, here):
@@ -286,17 +284,18 @@ def it_has_a_version_and_says_what_the_rest_needs(bare, here):
     assert done.stdout == "False\n"
     assert done.stderr.splitlines()[-1] == "AttributeError: module 'inline_attention' has no attribute 'nothing'"
     assert in_bare(bare, here, "inline", "--version").stdout == f"inline-attention {version}\n"
-    for words in (["list"], ["predict", "pictures/a.png"], ["--help"]):
+    assert in_bare(bare, here, "inline", "--help").stdout.startswith("usage: inline COMMAND")
+    for words in (["list"], ["predict", "images/a.png"], ["train", "--help"]):
         done = in_bare(bare, here, "inline", *words)
         assert (done.returncode, done.stderr) == (2, "inline: the command needs tyro: pip install 'inline-attention[cli]'\n")
 
 
 def mistakes_end_in_one_line_there_too(bare, here):
     for words, message in (
-        (["nowhere"], "there is no picture nowhere"),
-        (["model.onnx.json"], "model.onnx.json cannot be read: not a picture (--skip-bad goes on)"),
-        (["pictures", "--stream"], "--stream does not go with --onnx: leave it out"),
-        (["pictures", "--tpo", "3"], "unknown option --tpo (did you mean --top?)"),
+        (["nowhere"], "there is no image nowhere"),
+        (["model.onnx.json"], "model.onnx.json cannot be read: not an image (--skip-bad goes on)"),
+        (["images", "--stream"], "--stream does not go with --onnx: leave it out"),
+        (["images", "--tpo", "3"], "unknown option --tpo (did you mean --top?)"),
     ):
         done = in_bare(bare, here, "inline", "predict", "--onnx", "model.onnx", *words)
         assert (done.returncode, done.stdout, done.stderr) == (2, "", f"inline: {message}\n")

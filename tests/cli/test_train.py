@@ -1,8 +1,7 @@
 """What a user of `inline train` sees."""
 
 import json
-import subprocess
-import sys
+import os
 from dataclasses import replace
 
 import numpy as np
@@ -11,31 +10,59 @@ import timm
 from PIL import Image
 from safetensors.torch import load_file, save_file
 
+from inline_attention.cli.arguments import option_types
+from inline_attention.cli.train import Train, newest_run
 from inline_attention.training.recipe import load, parse
 
-from ..training.small import small_recipe, write_pictures, write_recipe
+from ..training.small import small_recipe, write_images, write_recipe
 from .test_main import run
 
 
-def test_a_run_ends_in_a_table_and_pictures(trained, tmp_path, capsys):
+def test_a_run_ends_in_a_table_and_images(trained, tmp_path, capsys):
     code, out, err = run(
         capsys, "train", "--recipe", str(trained / "colours.toml"), "--out", str(tmp_path / "run"), "--schedule.epochs", "2",
         "--optim.lr=0.004", "--device", "cpu",
     )  # fmt: skip
     assert code == 0
     assert next(line.split()[2] for line in out.splitlines() if "last weights" in line) == "2"
-    assert "of the time waiting for pictures" in out
+    assert "of the time waiting for images" in out
     assert f"Next: inline eval {tmp_path / 'run'}" in out
     lines = err.splitlines()
     assert lines[0].startswith("inline_swin_nano on ")
-    assert lines[1] == "48 pictures, batches of 12, 4 steps per epoch, 8 steps"
+    assert lines[1] == "48 images, batches of 12, 4 steps per epoch, 8 steps"
     assert lines[2].startswith("epoch   1  train loss ")
     names = {path.name for path in (tmp_path / "run").iterdir()}
     assert names >= {"curve.png", "confusion.png", "attention.png", "metrics.csv", "best.safetensors", "recipe.toml"}
     assert parse((tmp_path / "run" / "recipe.toml").read_text(), "it").optim.lr == 0.004
 
 
-def test_weights_say_what_they_are(trained):
+def test_a_model_without_attention_ends_in_a_table_too(trained, tmp_path, capsys):
+    code, out, err = run(
+        capsys, "train", "--recipe", str(trained / "colours.toml"), "--out", str(tmp_path / "run"), "--schedule.epochs", "1",
+        "--model.name", "resnet10t", "--model.args", "", "--model.drop-path", "0", "--device", "cpu",
+    )  # fmt: skip
+    assert code == 0, err
+    assert "last weights" in out
+    assert "attention.png" not in out
+    assert not (tmp_path / "run" / "attention.png").exists()
+
+
+def test_the_newest_run_is_the_one_trained_last(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for age, name in enumerate(("stopped", "finished", "evaluated")):
+        folder = tmp_path / "runs" / name
+        folder.mkdir(parents=True)
+        for file in ("recipe.toml", "metrics.jsonl"):
+            (folder / file).touch()
+            os.utime(folder / file, (1000 - 100 * (name == "evaluated") + age, 1000 - 100 * (name == "evaluated") + age))
+        if name != "stopped":
+            (folder / "result.json").touch()
+    (tmp_path / "runs" / "evaluated" / "eval").mkdir()
+    assert newest_run().name == "finished"
+    assert newest_run(unfinished=True).name == "stopped"
+
+
+def test_weights_record_their_model(trained):
     from safetensors import safe_open
 
     with safe_open(trained / "run" / "best.safetensors", "pt") as file:
@@ -57,17 +84,53 @@ def test_json_is_all_that_is_printed(trained, tmp_path, capsys):
     assert parse((tmp_path / "run" / "recipe.toml").read_text(), "it").run.seed == 3
 
 
-def test_alone_it_is_the_demo_and_a_folder_gets_a_recipe(trained, capsys, monkeypatch):
-    from inline_attention.cli.train import begin
-
-    assert begin(["train"]).settings == load("digits")
-    begun = begin(["train", "--data", str(trained / "data")])
-    assert begun.recipe == "small_pictures"
-    found = begun.settings
-    small = load("small_pictures")
-    assert found.optim == replace(small.optim, batch=8), "few pictures, small batches"
+def test_alone_it_is_the_demo_and_a_folder_gets_a_recipe(trained):
+    assert Train.from_words([]).settings == load("digits")
+    parsed = Train.from_words(["--data", str(trained / "data")])
+    assert parsed.recipe == "small_images"
+    found = parsed.settings
+    small = load("small_images")
+    assert found.optim == replace(small.optim, batch=8), "few images, small batches"
     assert found.data == replace(small.data, source=str(trained / "data"))
-    assert begin(["train", "--recipe", "inline_swin_tiny", "--data", "/imagenet"]).settings.data.source == "/imagenet"
+    assert Train.from_words(["--recipe", "inline_swin_tiny", "--data", "/imagenet"]).settings.data.source == "/imagenet"
+
+
+def test_options_change_the_recipe_that_comes_first():
+    """Whatever their order, and however they are written; a shorter run has a shorter warm-up."""
+    digits = load("digits")
+    for words in (["--optim.lr", "0.1", "--recipe", "digits"], ["--recipe=digits", "--optim.lr=0.1"], ["--optim.lr", "0.1"]):
+        assert Train.from_words(words).settings == replace(digits, optim=replace(digits.optim, lr=0.1))
+    assert digits.schedule.warmup > 1
+    assert Train.from_words(["--schedule.epochs", "1"]).settings.schedule.warmup == 0
+    steps = Train.from_words(["--schedule.steps", "100"]).settings.schedule
+    assert (steps.steps, steps.warmup, steps.warmup_steps) == (100, 0, 5)
+    assert Train.from_words(["--schedule.steps", "100", "--schedule.warmup-steps", "7"]).settings.schedule.warmup_steps == 7
+
+
+def test_help_shows_what_a_beginner_needs(capsys):
+    """All other options are behind --help-all, or shown by section."""
+    code, out, _ = run(capsys, "train", "--help")
+    assert code == 0
+    first = ("task", "recipe", "data", "out", "resume", "dry-run", "seed", "device", "json", "model.name", "schedule.epochs",
+             "optim.batch", "optim.lr", "data.size")  # fmt: skip
+    assert all(f"--{name} " in out or f"--{name}," in out for name in first)
+    assert "--help-all" in out
+    assert "--optim.eps" not in out
+    code, out, _ = run(capsys, "train", "--help-all", "--recipe", "inline_swin_tiny")
+    assert code == 0
+    shown = out.replace(" ", "").replace("│", "").replace("\n", "")
+    assert all(f"--{name}" in out for name in option_types(Train))
+    assert "(default:inline_swin_tiny)" in shown, "defaults are the recipe's"
+    code, out, _ = run(capsys, "train", "--help", "optim")
+    assert code == 0
+    assert "--optim.eps" in out
+    assert "--model.name" not in out
+    assert run(capsys, "train", "-h", "optim") == (0, out, "")
+    for option in ("--help", "-h"):
+        code, out, err = run(capsys, "train", option, "optimizer")
+        assert (code, out) == (2, "")
+        assert err.startswith("inline: unknown section optimizer (did you mean optim?); there are: ")
+        assert err.count("\n") == 1
 
 
 def test_runs_are_numbered_and_the_newest_goes_on(trained, tmp_path, capsys, monkeypatch):
@@ -97,7 +160,7 @@ def test_dry_run(trained, capsys, tmp_path, monkeypatch):
     assert code == 0
     recipe = parse(out[: out.index("parameters,")].rsplit("\n", 1)[0], "printed")
     assert recipe.optim.device_batch == 5
-    assert "48 pictures, batches of 12 in 3 parts of 4, 4 steps per epoch, 24 steps, learning rate up to 2.00e-03" in out
+    assert "48 images, batches of 12 in 3 micro-batches of 4, 4 steps per epoch, 24 steps, learning rate up to 2.00e-03" in out
     assert "of weights, gradients and moments" in out
     assert not list(tmp_path.iterdir()), "nothing is written"
     code, out, _ = run(capsys, *words, "--json")
@@ -117,7 +180,7 @@ def test_dry_run_of_the_papers_recipe(trained, capsys):
     code, out, _ = run(capsys, *words)
     assert code == 0
     assert 'auto = "rand-m9-mstd0.5-inc1"' in out
-    assert "48 pictures, batches of 32, 1 steps per epoch, 300 steps, learning rate up to 3.1" in out
+    assert "48 images, batches of 32, 1 steps per epoch, 300 steps, learning rate up to 3.1" in out
 
 
 @pytest.mark.parametrize(
@@ -127,21 +190,25 @@ def test_dry_run_of_the_papers_recipe(trained, capsys):
         (["--recipe", "inline_swim_tiny"], "inline: unknown recipe 'inline_swim_tiny' (did you mean inline_swin_tiny?)"),
         (["--recipe", "nowhere.toml"], "inline: there is no recipe nowhere.toml"),
         (["--optim.lrr", "3"], "inline: unknown option --optim.lrr (did you mean --optim.lr?)"),
+        (["--data.view", "center"], "inline: --data.view is now called --data.crop-mode"),
+        (["--recipe", "small_pictures"], "inline: the recipe small_pictures is now called small_images"),
         (["--optm.lr", "3"], "inline: unknown option --optm.lr (did you mean --optim.lr?)"),
         (["fish"], "inline: 'fish' is one argument too many"),
         (["--out", "/proc/nowhere"], "inline: cannot write to /proc/nowhere: "),
         (["--device", "fish"], "inline: unknown device 'fish'; this machine has: cpu"),
-        (["--optim.batch", "9999"], "inline: 1438 training pictures do not fill a batch of 9999: take "),
+        (["--optim.batch", "9999"], "inline: 1438 training images do not fill a batch of 9999: take "),
         (["--model.name", "inline_swin_nana"], "inline: unknown model 'inline_swin_nana' (did you mean inline_swin_nano?)"),
         (["--model.mixer", "sofmax"], "inline: unknown mixer 'sofmax'; known: inline, softmax, "),
         (["--optim.name", "adamx"], "inline: unknown optimizer 'adamx' (did you mean adamax?)"),
         (["--optim.lr", "-1"], "inline: optim.lr must be positive, got -1.0"),
-        (["--optim.lr", "abc"], "inline: Error parsing --optim.lr: could not convert string to float: 'abc'"),
-        (["--data.size", "32"], "inline: Missing value for argument '--data.size'. Expected 2 values."),
+        (["--optim.lr", "abc"], "inline: --optim.lr takes a number, got abc"),
+        (["--schedule.epochs", "abc"], "inline: --schedule.epochs takes a whole number, got abc"),
+        (["--task", "fish"], "inline: --task takes one of classify, detect, segment, got fish"),
+        (["--data.size", "32"], "inline: --data.size takes 2 whole numbers, got 32"),
         (["--batch-size", "8"], "inline: unknown option --batch-size (did you mean --optim.batch?)"),
         (["--seed", "-1"], "inline: run.seed must not be negative, got -1"),
         (["--dry-run", "--device", "fish"], "inline: unknown device 'fish'; this machine has: cpu"),
-        (["--augment.auto", "nonsense"], "inline: augment.auto: timm knows no policy 'nonsense'"),
+        (["--augment.auto", "nonsense"], "inline: augment.auto: timm has no policy 'nonsense'"),
         (["--augment.ratio", "0", "0"], "inline: augment.ratio must be two rising positive numbers, got 0.0 0.0"),
         (["--augment.scale", "2", "1"], "inline: augment.scale must be two rising positive numbers, 1 at most, got 2.0 1.0"),
         (["--data.val-share", "0"], "inline: data.val_share must be positive, got 0.0"),
@@ -164,7 +231,7 @@ def test_mistakes_end_in_one_line(capsys, tmp_path, monkeypatch, words, message)
     assert not (tmp_path / "run").exists(), "a run that could not begin leaves nothing behind"
 
 
-def test_a_misspelt_key_of_a_recipe_is_told(capsys, tmp_path):
+def test_a_misspelt_key_of_a_recipe_is_one_line(capsys, tmp_path):
     (tmp_path / "mine.toml").write_text("[optim]\nlrr = 3\n")
     code, _, err = run(capsys, "train", "--recipe", str(tmp_path / "mine.toml"))
     assert (code, err) == (2, f"inline: {tmp_path / 'mine.toml'}: unknown key optim.lrr (did you mean optim.lr?)\n")
@@ -175,8 +242,8 @@ def test_a_folder_that_holds_a_run_is_not_written_over(capsys, trained):
     assert (code, err) == (2, f"inline: {trained / 'run'} holds a run: go on with --resume, or choose another --out\n")
 
 
-def test_bad_pictures_are_named_or_listed(capsys, tmp_path):
-    data = write_pictures(tmp_path / "data", 20)
+def test_bad_images_are_named_or_listed(capsys, tmp_path):
+    data = write_images(tmp_path / "data", 20)
     noise = np.random.default_rng(0).integers(0, 255, (64, 64, 3), dtype=np.uint8)
     bad = data / "red" / "cut.jpg"
     Image.fromarray(noise).save(bad, quality=95)
@@ -188,7 +255,7 @@ def test_bad_pictures_are_named_or_listed(capsys, tmp_path):
     assert err.splitlines()[-1].startswith(f"inline: {bad} cannot be read: image file is truncated")
     code, out, _ = run(capsys, *words, "--out", str(tmp_path / "b"), "--skip-bad")
     assert code == 0
-    assert f"1 pictures or entries were left out:\n  {bad} cannot be read: image file is truncated" in out
+    assert f"1 images or entries were left out:\n  {bad} cannot be read: image file is truncated" in out
 
 
 def test_a_file_of_another_model_is_refused(trained, tmp_path, capsys):
@@ -199,35 +266,27 @@ def test_a_file_of_another_model_is_refused(trained, tmp_path, capsys):
     assert err.splitlines()[-1].startswith(f"inline: {tmp_path / 'pvt.safetensors'} does not fit inline_swin_nano: ")
 
 
-def test_version_and_a_closed_pipe(capsys):
-    code, out, _ = run(capsys, "--version")
-    assert (code, out.split()[0]) == (0, "inline-attention")
-    done = subprocess.run(f"{sys.executable} -m inline_attention --help | head -1", shell=True, capture_output=True, text=True)
-    assert done.stdout.startswith("usage: inline")
-    assert not done.stderr
-
-
-def test_a_run_stopped_by_a_held_out_picture_goes_on(tmp_path, capsys):
+def test_a_run_stopped_by_a_bad_validation_image_goes_on(tmp_path, capsys):
     """The epoch that was trained is not lost, and the advice that is given can be followed."""
     for split in ("train", "val"):
-        write_pictures(tmp_path / "data" / split, 12)
+        write_images(tmp_path / "data" / split, 12)
     bad = tmp_path / "data" / "val" / "red" / "3.png"
     bad.write_bytes(b"no")
     recipe = write_recipe(tmp_path / "r.toml", small_recipe(tmp_path / "data"))
     out = str(tmp_path / "run")
     code, _, err = run(capsys, "train", "--recipe", str(recipe), "--out", out, "--device", "cpu")
     assert code == 2
-    assert err.splitlines()[-1] == f"inline: {bad} cannot be read: not a picture (--skip-bad leaves such pictures out)"
+    assert err.splitlines()[-1] == f"inline: {bad} cannot be read: not an image (skip_bad leaves such images out)"
     code, out_text, err = run(capsys, "train", "--out", out, "--device", "cpu", "--resume", "--skip-bad")
     assert code == 0, err
     assert "from step 3" in err
     assert [line.split()[1] for line in err.splitlines() if line.startswith("epoch")] == ["1", "2"]
-    assert f"1 pictures or entries were left out:\n  {bad} cannot be read: not a picture" in out_text
+    assert f"1 images or entries were left out:\n  {bad} cannot be read: not an image" in out_text
 
 
 def test_data_that_moved_is_remembered(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    write_pictures(tmp_path / "here", 20)
+    write_images(tmp_path / "here", 20)
     recipe = write_recipe(tmp_path / "r.toml", small_recipe("here", schedule={"epochs": 1, "warmup": 0}))
     assert run(capsys, "train", "--recipe", str(recipe), "--data", "here", "--out", "run", "--device", "cpu")[0] == 0
     assert parse((tmp_path / "run" / "recipe.toml").read_text(), "it").data.source == str(tmp_path / "here")
@@ -238,4 +297,4 @@ def test_data_that_moved_is_remembered(tmp_path, capsys, monkeypatch):
         file.rename(file.with_name(f"new{number}.png"))
     code, _, err = run(capsys, "train", "--resume", "--out", "run", "--device", "cpu")
     assert code == 2
-    assert err.endswith("there does not hold the pictures that run was trained on\n")
+    assert err.endswith("there does not hold the images that run was trained on\n")

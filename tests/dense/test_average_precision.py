@@ -37,11 +37,11 @@ def thing(image_id, category_id, box, **more):
     }
 
 
-def truth(*things, pictures=(1, 2, 3)):
+def truth(*things, images=(1, 2, 3)):
     """COCO in memory; its numbers of objects begin at 0, which COCO's own code cannot tell from "not found"."""
     coco = COCO()
     coco.dataset = {
-        "images": [{"id": number, "height": SIDE, "width": SIDE} for number in pictures],
+        "images": [{"id": number, "height": SIDE, "width": SIDE} for number in images],
         "categories": CATEGORIES,
         "annotations": [{"id": number, **one} for number, one in enumerate(things)],
     }
@@ -83,7 +83,7 @@ def test_results_are_as_coco_writes_them():
     assert rle.area(empty["segmentation"]) == 0
 
 
-def test_the_truth_against_itself_is_all_right_with_polygons_codes_a_crowd_and_an_empty_picture():
+def test_the_truth_against_itself_scores_100_with_polygons_codes_a_crowd_and_an_empty_image():
     region = np.zeros((SIDE, SIDE), np.uint8, order="F")
     region[50:90, 60:160] = 1
     code = rle.encode(region)
@@ -139,12 +139,12 @@ def test_a_false_alarm_ranked_first_costs_precision():
     assert average_precision(ground_truth, alarm + hits)["box_ap"] == pytest.approx(100)
 
 
-def test_what_is_missed_costs_recall():
+def test_missed_objects_cost_recall():
     ground_truth = truth(thing(1, 18, [20, 20, 60, 60]), thing(2, 18, [20, 20, 60, 60]))
     assert average_precision(ground_truth, found(1, ([20, 20, 60, 60], 1, 0.9)))["box_ap"] == pytest.approx(100 * 51 / 101)
 
 
-def test_what_is_found_on_a_crowd_is_neither_right_nor_wrong():
+def test_detections_on_a_crowd_are_neither_right_nor_wrong():
     ground_truth = truth(thing(1, 18, [20, 20, 60, 60]), thing(1, 18, [200, 200, 150, 150], iscrowd=1))
     on_the_crowd = found(1, ([210, 210, 40, 40], 1, 0.99), ([260, 260, 40, 40], 1, 0.98))
     hit, beside = found(1, ([20, 20, 60, 60], 1, 0.5)), found(1, ([100, 100, 40, 40], 1, 0.99))
@@ -154,7 +154,7 @@ def test_what_is_found_on_a_crowd_is_neither_right_nor_wrong():
         assert average_precision(ground_truth, beside + hit)[f"{kind}_ap"] == pytest.approx(50)
 
 
-def test_random_objects_score_as_in_cocos_own_way_of_loading_results():
+def test_random_objects_score_as_in_pycocotools_own_loading_of_results():
     draw = np.random.default_rng(0)
     boxes = [[int(side) for side in draw.integers((0, 0, 10, 10), (200, 200, 150, 150))] for _ in range(40)]
     ground_truth = truth(*(thing(1 + n % 3, IDS[n % 2], box, iscrowd=int(n % 9 == 8)) for n, box in enumerate(boxes)))
@@ -180,7 +180,7 @@ def test_random_objects_score_as_in_cocos_own_way_of_loading_results():
         assert 5 < scores[f"{name}_ap"] < 95
 
 
-def test_boxes_and_masks_are_scored_apart():
+def test_boxes_and_masks_are_scored_separately():
     ground_truth = truth(thing(1, 18, [20, 20, 60, 60]))
     right_box = detected(([20, 20, 60, 60], 1, 0.9))
     right_box["masks"] = mask(200, 200, 60, 60)[None, None]
@@ -205,7 +205,7 @@ def test_the_second_hit_on_an_object_is_wrong():
     assert scores["box_ap"] == pytest.approx(100 * (51 + 50 * 2 / 3) / 101)
 
 
-def test_classes_are_apart_and_in_the_order_of_the_file():
+def test_classes_are_scored_separately_and_in_the_order_of_the_file():
     ground_truth = truth(thing(1, 3, [20, 20, 60, 60]), thing(1, 44, [120, 20, 60, 60]))
     scores = average_precision(ground_truth, found(1, ([20, 20, 60, 60], 1, 0.9), ([120, 20, 60, 60], 3, 0.9)))
     assert ground_truth.getCatIds() == IDS
@@ -213,7 +213,7 @@ def test_classes_are_apart_and_in_the_order_of_the_file():
     assert scores["mask_ap"] == pytest.approx(50)
 
 
-def test_noannotationfound_is_zero(capfd):
+def test_no_detections_score_zero(capfd):
     scores = average_precision(truth(thing(1, 18, [20, 20, 60, 60])), [])
     assert (scores["box_ap"], scores["mask_ap50"], scores["box_ap_medium"]) == (0, 0, 0)
     assert scores["mask_ap_large"] is None
@@ -221,19 +221,19 @@ def test_noannotationfound_is_zero(capfd):
     assert capfd.readouterr() == ("", "")
 
 
-def test_noannotationthere_is_none():
+def test_no_objects_score_none():
     scores = average_precision(truth(), found(1, ([20, 20, 60, 60], 1, 0.9)))
     assert scores["box_ap"] is None
     assert scores["mask_ap_by_class"] == [None, None, None]
 
 
-def test_other_pictures_do_not_count():
+def test_other_images_do_not_count():
     ground_truth = truth(thing(1, 18, [20, 20, 60, 60]))
     results = [*found(77, ([20, 20, 60, 60], 1, 0.99)), *found(1, ([20, 20, 60, 60], 1, 0.9))]
     assert average_precision(ground_truth, results)["box_ap"] == pytest.approx(100)
 
 
-def test_a_hundred_objects_of_a_class_count_on_a_picture():
+def test_a_hundred_objects_of_a_class_count_on_an_image():
     ground_truth = truth(thing(1, 18, [20, 20, 60, 60]))
     (hit,) = found(1, ([20, 20, 60, 60], 1, 0.1))
     (alarm,) = found(1, ([200, 200, 60, 60], 1, 0.9))

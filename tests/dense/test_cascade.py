@@ -54,19 +54,19 @@ PROPOSALS = [
 TARGETS = [target((8, 8, 42, 41), labels=[1]), target((30, 12, 62, 50), (60, 5, 90, 30), labels=[2, 1])]
 
 
-def zeroed(heads, *, classes=(0.0, 0.0, 0.0), codes=((0.0,) * 4,) * 3):
-    """Stages that say the same of every box: these logits of class 1, and these codes."""
-    for stage, logit, code in zip(heads.stages, classes, codes, strict=True):
+def zeroed(heads, *, classes=(0.0, 0.0, 0.0), offsets=((0.0,) * 4,) * 3):
+    """Stages with the same outputs for every box: these logits of class 1, and these offsets."""
+    for stage, logit, offset in zip(heads.stages, classes, offsets, strict=True):
         nn.init.zeros_(stage.box_predictor.cls_score.weight)
         nn.init.zeros_(stage.box_predictor.bbox_pred.weight)
         stage.box_predictor.cls_score.bias.data = torch.tensor([0.0, logit, 0.0])
-        stage.box_predictor.bbox_pred.bias.data = torch.tensor(code)
+        stage.box_predictor.bbox_pred.bias.data = torch.tensor(offset)
         nn.init.zeros_(stage.mask_predictor.mask_fcn_logits.weight)
         nn.init.zeros_(stage.mask_predictor.mask_fcn_logits.bias)
     return heads
 
 
-def test_each_stage_is_harder_to_please(heads):
+def test_iou_thresholds_rise_from_stage_to_stage(heads):
     boxes = torch.tensor([[0.0, 0, 100, height] for height in (45, 55, 65, 75)])
     labels = [
         assign(stage, [boxes], [{"boxes": torch.tensor([[0.0, 0, 100, 100]]), "labels": torch.tensor([2])}])[1][0].tolist()
@@ -75,21 +75,21 @@ def test_each_stage_is_harder_to_please(heads):
     assert labels == [[0, 2, 2, 2], [0, 0, 2, 2], [0, 0, 0, 2]]
 
 
-def test_codes_by_hand_and_back(heads):
-    box, wanted = torch.tensor([[10.0, 20, 30, 60]]), torch.tensor([[12.0, 16, 36, 56]])
+def test_offsets_worked_out_by_hand_and_decoded(heads):
+    box, target = torch.tensor([[10.0, 20, 30, 60]]), torch.tensor([[12.0, 16, 36, 56]])
     shift = torch.tensor([(24 - 20) / 20, (36 - 40) / 40, log(24 / 20), log(40 / 40)])
     for stage, weights in zip(heads.stages, ((10, 10, 5, 5), (20, 20, 10, 10), (30, 30, 15, 15)), strict=True):
-        matched = [{"boxes": wanted, "labels": torch.tensor([1])}]
+        matched = [{"boxes": target, "labels": torch.tensor([1])}]
         stage.proposal_matcher.high_threshold = stage.proposal_matcher.low_threshold = 0.1
-        numbers, labels, codes = assign(stage, [box], matched)
+        numbers, labels, offsets = assign(stage, [box], matched)
         assert (numbers[0].tolist(), labels[0].tolist()) == ([0], [1])
-        torch.testing.assert_close(codes[0][0], torch.tensor(weights) * shift)
-        torch.testing.assert_close(refine(stage, codes[0], [box], [(100, 100)])[0], wanted)
+        torch.testing.assert_close(offsets[0][0], torch.tensor(weights) * shift)
+        torch.testing.assert_close(refine(stage, offsets[0], [box], [(100, 100)])[0], target)
 
 
 def test_scores_are_means_and_boxes_go_through_three_decodes(heads, features):
     moved = ((1.0, 0, 0, 0), (0, 4.0, 0, 0), (0, 0, 15 * log(1.5), 0))  # a tenth right, a fifth down, half as wide again
-    zeroed(heads, classes=(0.0, 1.0, 2.0), codes=moved).eval()
+    zeroed(heads, classes=(0.0, 1.0, 2.0), offsets=moved).eval()
     found, losses = heads(features, [torch.tensor([[20.0, 10, 40, 30]]), torch.zeros(0, 4)], SHAPES)
     assert losses == {}
     scores = torch.stack([torch.tensor([0.0, logit, 0.0]).softmax(0) for logit in (0.0, 1.0, 2.0)]).mean(0)
@@ -110,7 +110,7 @@ def test_masks_are_means_of_probabilities_of_the_class(heads, features):
     assert found[0]["masks"][1].max().item() < 0.001
 
 
-def test_boxes_do_not_leave_the_picture(heads):
+def test_boxes_do_not_leave_the_image(heads):
     (moved,) = refine(heads.stages[0], torch.tensor([[20.0, -20, 0, 0]]), [torch.tensor([[60.0, 10, 90, 50]])], [(64, 96)])
     assert moved.tolist() == [[96, 0, 96, 0]]
 
@@ -124,14 +124,14 @@ def test_losses_are_weighted_by_stage(heads, features):
 
 
 def test_box_loss_by_hand():
-    logits, codes = torch.zeros(4, 3), torch.zeros(4, 4)
+    logits, offsets = torch.zeros(4, 3), torch.zeros(4, 4)
     wanted = torch.tensor([[0.5, 0, 0, 0], [3.0, 0, 0, -2], [9, 9, 9, 9], [9, 9, 9, 9]])
-    of_class, of_box = box_losses(logits, codes, torch.tensor([1, 2, 0, 0]), wanted)
+    of_class, of_box = box_losses(logits, offsets, torch.tensor([1, 2, 0, 0]), wanted)
     assert of_class.item() == pytest.approx(log(3))
     assert of_box.item() == pytest.approx((0.125 + 2.5 + 1.5) / 4)
 
 
-def test_ground_truth_is_learnt_from_in_every_stage(heads, features):
+def test_every_stage_is_trained_on_the_ground_truth(heads, features):
     far = [torch.tensor([[0.0, 0, 5, 5]])] * 2
     _, losses = zeroed(heads)(features, far, SHAPES, TARGETS)
     assert all(losses[f"loss_mask_{number}"].item() > 0 for number in (1, 2, 3))
@@ -139,7 +139,7 @@ def test_ground_truth_is_learnt_from_in_every_stage(heads, features):
 
 
 @pytest.mark.parametrize("targets", [[TARGETS[0], target()], [target(), TARGETS[1]], [target(), target()]])
-def test_pictures_without_objects(heads, features, targets):
+def test_images_without_objects(heads, features, targets):
     _, losses = heads(features, PROPOSALS, SHAPES, targets)
     assert all(loss.isfinite() for loss in losses.values())
     for number in (1, 2, 3):
@@ -152,7 +152,7 @@ def test_pictures_without_objects(heads, features, targets):
 
 def test_boxes_that_lost_their_area_are_left_out(heads, features):
     out = (1000.0, 0.0, 0.0, 0.0)
-    _, losses = zeroed(heads, codes=(out, (0.0,) * 4, (0.0,) * 4))(features, PROPOSALS, SHAPES, TARGETS)
+    _, losses = zeroed(heads, offsets=(out, (0.0,) * 4, (0.0,) * 4))(features, PROPOSALS, SHAPES, TARGETS)
     assert losses["loss_classifier_1"].item() == pytest.approx(log(3))
     assert [losses[f"loss_{kind}_{n}"].item() for kind in ("classifier", "box", "mask") for n in (2, 3)] == [0.0] * 6
     sum(losses.values()).backward()
@@ -171,6 +171,6 @@ def test_gradients_reach_every_parameter_but_not_through_refined_boxes(heads, fe
     assert all(parameter.grad is not None for parameter in heads.parameters())
 
 
-def test_training_without_targets_is_refused(heads, features):
+def test_training_without_targets_raises(heads, features):
     with pytest.raises(ValueError, match="targets are needed in training"):
         heads(features, PROPOSALS, SHAPES)

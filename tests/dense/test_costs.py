@@ -11,7 +11,7 @@ from inline_attention.models.counting import count
 
 WIDTH, CLASSES = 8, 2
 CELLS = [24 * 16, 12 * 8, 6 * 4, 3 * 2, 2 * 1]
-"""Of the five maps of a picture of 64 x 96."""
+"""Of the five maps of an image of 64 x 96."""
 
 
 @pytest.mark.parametrize("head", DETECTORS)

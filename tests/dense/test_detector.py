@@ -22,7 +22,7 @@ def detector(head, name="inline_pvt_nano", arguments=None, *, classes=3, **optio
     return make_detector(make_pyramid(name, arguments or {}), head, classes, mean=(0.5,) * 3, std=(0.25,) * 3, **settings)
 
 
-def picture(height, width, *boxes, labels=()):
+def image(height, width, *boxes, labels=()):
     """Bright rectangles on noise, and what they are."""
     pixels = 0.2 * torch.rand(3, height, width, generator=torch.Generator().manual_seed(height))
     masks = torch.zeros(len(boxes), height, width, dtype=torch.uint8)
@@ -33,14 +33,14 @@ def picture(height, width, *boxes, labels=()):
     return pixels, {**found, "masks": masks}
 
 
-def batch(*pictures):
-    pixels, targets = zip(*pictures, strict=True)
+def batch(*images):
+    pixels, targets = zip(*images, strict=True)
     return list(pixels), list(targets)
 
 
-BATCH = batch(picture(*ODD[0], (3, 4, 20, 30), (25, 5, 50, 20), labels=[1, 3]), picture(*ODD[1], (5, 5, 36, 60), labels=[2]))
-EMPTY = batch(picture(*ODD[0]), picture(*ODD[1]))
-HALF = batch(picture(*ODD[0], (3, 4, 20, 30), labels=[1]), picture(*ODD[1]))
+BATCH = batch(image(*ODD[0], (3, 4, 20, 30), (25, 5, 50, 20), labels=[1, 3]), image(*ODD[1], (5, 5, 36, 60), labels=[2]))
+EMPTY = batch(image(*ODD[0]), image(*ODD[1]))
+HALF = batch(image(*ODD[0], (3, 4, 20, 30), labels=[1]), image(*ODD[1]))
 
 
 @pytest.mark.parametrize("head", DETECTORS)
@@ -58,7 +58,7 @@ def test_losses_are_finite_and_gradients_reach_every_parameter(head, examples):
 
 
 @pytest.mark.parametrize("head", DETECTORS)
-def test_predictions_are_at_the_pictures_own_size_and_in_their_order(head):
+def test_predictions_are_at_the_images_own_size_and_in_their_order(head):
     model = detector(head, width=8, sides=(32,), longest=64).eval().double()
     pixels = [one.double() for one in BATCH[0]]
     with torch.no_grad():
@@ -76,7 +76,7 @@ def test_predictions_are_at_the_pictures_own_size_and_in_their_order(head):
 
 
 @pytest.mark.parametrize("head", DETECTORS)
-def test_two_at_once_are_as_one_by_one(head):
+def test_a_batch_of_two_equals_two_batches_of_one(head):
     model = detector(head, width=8, sides=(32,), longest=64).eval().double()
     pixels = [torch.rand(3, 50, 70, dtype=torch.double) for _ in range(2)]
     with torch.no_grad():
@@ -106,11 +106,11 @@ def test_any_backbone_trains(head, name, arguments):
 
 
 @pytest.mark.parametrize("head", DETECTORS)
-def test_it_learns_one_picture(head):
+def test_it_overfits_one_image(head):
     model = detector(head, arguments={"patch_size": 4})
     for part in (model.roi_heads, *getattr(model.roi_heads, "stages", ())):
         part.fg_bg_sampler.batch_size_per_image = 32  # faster
-    pixels, targets = batch(picture(64, 64, (8, 10, 40, 38), labels=[2]))
+    pixels, targets = batch(image(64, 64, (8, 10, 40, 38), labels=[2]))
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
     for _ in range(60):
         optimizer.zero_grad()
@@ -174,7 +174,7 @@ def test_the_usual_numbers():
     ]  # fmt: skip
 
 
-def test_sides_are_drawn_in_training_and_the_last_one_is_evaluated():
+def test_training_samples_a_side_and_evaluation_takes_the_last():
     model = detector("mask_rcnn", sides=(32, 48, 64), longest=70)
     pixels = [torch.rand(3, 40, 40)]
     model.train()
@@ -198,13 +198,13 @@ def test_boxes_are_exact_in_half_precision(head):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"head": "yolo"}, "unknown head 'yolo'; known: mask_rcnn, cascade_mask_rcnn"),
+        ({"head": "yolo"}, "there is no detector 'yolo'; there are mask_rcnn, cascade_mask_rcnn"),
         ({"classes": 0}, "classes must be 1 or more, background not counted, got 0"),
         ({"anchors": (8, 16)}, r"anchors must be 5 sides in pixels, one for each map, got \(8, 16\)"),
         ({"sides": ()}, r"sides must be one or more lengths in pixels, not all above longest=96, got \(\)"),
         ({"sides": (100,)}, r"not all above longest=96, got \(100,\)"),
     ],
 )
-def test_what_is_wrong_is_told(options, message):
+def test_wrong_arguments_raise(options, message):
     with pytest.raises(ValueError, match=message):
         detector(**{"head": "mask_rcnn", **options})

@@ -1,4 +1,4 @@
-"""Pictures, by their pixels."""
+"""Drawn predictions, checked pixel by pixel."""
 
 from itertools import combinations
 
@@ -31,7 +31,7 @@ def one_mask(height, width, box):
     return masks
 
 
-def test_colours_are_apart_and_stay():
+def test_class_colours_are_distinct_and_stable():
     colours = [class_colour(number) for number in range(150)]
     assert len(set(colours)) == 150
     assert all(0 <= part <= 255 for colour in colours for part in colour)
@@ -41,16 +41,16 @@ def test_colours_are_apart_and_stay():
 
 
 @pytest.mark.parametrize(("size", "factor"), [((128, 170), 4), ((479, 700), 2), ((480, 480), 1), ((900, 60), 1)])
-def test_small_pictures_are_enlarged_by_a_whole_factor(size, factor):
-    picture = grey(*size)
-    assert enlargement(picture) == factor
-    drawn = draw_objects(picture, *no_objects(size[1], size[0]))
+def test_small_images_are_enlarged_by_a_whole_factor(size, factor):
+    image = grey(*size)
+    assert enlargement(image) == factor
+    drawn = draw_objects(image, *no_objects(size[1], size[0]))
     assert drawn.size == (size[0] * factor, size[1] * factor)
     assert not changed(drawn).any()
 
 
 @pytest.mark.parametrize("factor", [1, 4])
-def test_a_mask_is_half_its_colour_inside_all_of_it_at_its_border_and_nothing_outside(factor):
+def test_a_mask_is_half_transparent_inside_solid_at_its_border_and_nothing_outside(factor):
     width, height = 600 // factor, 500 // factor
     box = [value // factor for value in (200, 200, 400, 360)]
     outer = [value // factor for value in (100, 120, 560, 440)]
@@ -85,21 +85,21 @@ def test_the_small_object_lies_on_the_large_one_whatever_their_order():
     "box", [(0, 0, 30, 30), (560, 0, 600, 40), (570, 470, 600, 500), (0, 480, 20, 500), (-50, -50, 900, 900)]
 )
 @pytest.mark.parametrize("name", ["dog", "a very long name of a class " * 5])
-def test_tags_stay_inside_the_picture_and_can_be_read(box, name):
+def test_tags_stay_inside_the_image_and_are_readable(box, name):
     empty = torch.zeros(1, 500, 600, dtype=torch.bool)
     drawn = np.asarray(draw_objects(grey(600, 500), torch.tensor([box], dtype=torch.float), [name], [0.5], empty))
     ink = (drawn == 0).all(-1) | (drawn == 255).all(-1)
-    assert ink.sum() > 20, "words"
+    assert ink.sum() > 20, "text"
     ys, xs = np.nonzero(ink)
     assert ys.min() > 0
     assert ys.max() < 499
     assert xs.min() > 0
     assert xs.max() < 599
-    assert (drawn[ys, xs.min() - 1] != GREY).any(), "words stand on the tag"
+    assert (drawn[ys, xs.min() - 1] != GREY).any(), "text stands on the tag"
 
 
 @pytest.mark.parametrize("side", [128, 640, 4000])
-def test_words_grow_with_the_picture(side):
+def test_text_grows_with_the_image(side):
     empty = torch.zeros(1, side, side, dtype=torch.bool)
     box = torch.tensor([[0.3, 0.3, 0.6, 0.6]]) * side
     drawn = draw_objects(grey(side, side), box, ["dog"], [0.5], empty)
@@ -119,7 +119,7 @@ def test_tags_do_not_hide_each_other():
     assert min(filled) > 200, filled
 
 
-def test_scores_are_said_and_known_objects_have_none():
+def test_tags_have_scores_unless_there_are_none():
     arguments = torch.tensor([[100.0, 100, 300, 300]]), ["dog"]
     empty = torch.zeros(1, 500, 500).bool()
     said = [draw_objects(grey(500, 500), *arguments, scores, empty) for scores in ([0.51], [0.99], None, torch.tensor([0.51]))]
@@ -144,7 +144,7 @@ def test_label_maps_are_mixed_in_and_ignored_pixels_stay(factor):
     assert np.abs(pixels[:, : middle - 5] - (0.45 * np.array(GREY) + 0.55 * np.array(class_colour(2)))).max() <= 1
 
 
-def test_the_legend_names_what_occurs_largest_first():
+def test_the_legend_lists_classes_by_their_share():
     labels = torch.full((500, 600), 255)
     labels[:100], labels[100:400] = 3, 1
     legend = np.asarray(draw_labels(grey(600, 500), labels, CLASSES))[500:]
@@ -167,28 +167,26 @@ def test_a_long_legend_takes_more_lines_and_stays_inside():
     assert all((legend == class_colour(number)).all(-1).any() for number in range(0, 150, 15))
 
 
-def test_a_picture_of_which_all_is_ignored_has_no_legend():
+def test_an_image_whose_pixels_are_all_ignored_has_no_legend():
     assert draw_labels(grey(600, 500), torch.full((500, 600), 255), CLASSES).size == (600, 500)
 
 
-def test_the_picture_that_was_given_stays_as_it_is():
-    picture = grey(600, 500)
-    draw_objects(picture, torch.tensor([[10.0, 10, 90, 90]]), ["cat"], None, one_mask(500, 600, (10, 10, 90, 90)))
-    draw_labels(picture, torch.zeros(500, 600).long(), CLASSES)
-    assert not changed(picture).any()
+def test_the_input_image_is_not_changed():
+    image = grey(600, 500)
+    draw_objects(image, torch.tensor([[10.0, 10, 90, 90]]), ["cat"], None, one_mask(500, 600, (10, 10, 90, 90)))
+    draw_labels(image, torch.zeros(500, 600).long(), CLASSES)
+    assert not changed(image).any()
 
 
-def test_pictures_of_other_modes_are_taken():
+def test_other_image_modes_are_accepted():
     for mode in ("L", "RGBA", "P"):
         assert draw_labels(Image.new(mode, (500, 500)), torch.zeros(500, 500).long(), CLASSES).mode == "RGB"
 
 
-def test_what_does_not_fit_is_said_in_one_line():
-    with pytest.raises(
-        ValueError, match=r"^the masks are of 10 x 20 pixels and the picture is of 500 x 600: sizes must agree$"
-    ):
+def test_wrong_sizes_raise_one_line():
+    with pytest.raises(ValueError, match=r"^the masks are of 10 x 20 pixels and the image is of 500 x 600: sizes must agree$"):
         draw_objects(grey(600, 500), *no_objects(10, 20))
-    with pytest.raises(ValueError, match=r"^the label map is of 600 x 500 pixels and the picture is of 500 x 600: "):
+    with pytest.raises(ValueError, match=r"^the label map is of 600 x 500 pixels and the image is of 500 x 600: "):
         draw_labels(grey(600, 500), torch.zeros(600, 500), CLASSES)
     with pytest.raises(ValueError, match=r"^the label map has a class 4, there are names for 0 to 3$"):
         draw_labels(grey(600, 500), torch.full((500, 600), 4), CLASSES)

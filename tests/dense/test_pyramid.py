@@ -11,14 +11,14 @@ from timm.optim import create_optimizer_v2
 from torch import nn
 
 from inline_attention.dense.pyramid import STRIDES, Pyramid, backbone_of, make_pyramid
-from inline_attention.models.checkpoints import load_official
+from inline_attention.models.load_official import load_official
 
 VIT = {"depth": 6, "embed_dim": 32, "num_heads": 2}
 SWIN = {"depths": (1, 1, 2, 1), "embed_dim": 16, "num_heads": (1, 2, 2, 4)}
 
 
 class Averages(nn.Module):
-    """Maps that are the picture itself, averaged over cells."""
+    """Maps that are the image itself, averaged over cells."""
 
     def __init__(self, reductions):
         super().__init__()
@@ -59,14 +59,14 @@ def test_maps_have_their_strides_at_any_size(name, arguments, reductions):
         ]
 
 
-def test_this_packages_maps_of_the_right_strides_are_given_as_they_are():
+def test_this_packages_maps_of_the_right_strides_are_returned_unchanged():
     pyramid = make_pyramid("inline_pvt_nano", {"patch_size": 4}).eval()
     pixels = torch.randn(1, 3, 45, 70)
     for ours, theirs in zip(pyramid(pixels), pyramid.body(pixels), strict=True):
         torch.testing.assert_close(ours, theirs, rtol=0, atol=0)
 
 
-def test_other_models_see_zeros_right_and_below():
+def test_images_of_other_models_are_zero_padded_right_and_below():
     pyramid = make_pyramid("resnet18", {}).eval()
     pixels = torch.randn(1, 3, 45, 70)
     whole = torch.zeros(1, 3, 64, 96)
@@ -75,7 +75,7 @@ def test_other_models_see_zeros_right_and_below():
         torch.testing.assert_close(ours, theirs[:, :, : ours.shape[2], : ours.shape[3]])
 
 
-def test_maps_with_channels_last_are_turned():
+def test_maps_with_channels_last_are_permuted():
     pyramid = make_pyramid("swin_tiny_patch4_window7_224", {**SWIN, "feature_cls": "list"}).eval()
     pixels = torch.randn(1, 3, 64, 96)
     theirs = pyramid.body(pixels)
@@ -86,7 +86,7 @@ def test_maps_with_channels_last_are_turned():
 
 @pytest.mark.parametrize("reductions", [(16, 16, 16, 16), (2, 4, 8, 16), (1, 2, 2, 2, 2), (8, 8, 8, 8)])
 @pytest.mark.parametrize("size", [(160, 224), (150, 219)])
-def test_a_resized_cell_stays_where_it_is_in_the_picture(reductions, size):
+def test_a_resized_cell_stays_where_it_is_in_the_image(reductions, size):
     rows, columns = torch.meshgrid(*(torch.arange(side) + 0.5 for side in size), indexing="ij")
     maps = Pyramid(Averages(reductions))(torch.stack((rows, columns))[None])
     for features, stride in zip(maps, STRIDES, strict=True):
@@ -134,7 +134,7 @@ def test_learning_rates_halve_from_block_to_block_and_the_stem_is_slowest():
     assert len(group_parameters(pyramid, pyramid.group_matcher(coarse=True))) == 1 + len(depths)
 
 
-def test_positions_are_not_drawn_to_zero():
+def test_positions_have_no_weight_decay():
     pyramid = make_pyramid("inline_pvt_nano", {})
     named = pyramid.no_weight_decay()
     assert named
@@ -154,7 +154,7 @@ def test_layers_of_a_resnet_whole_or_taken_apart(feature_cls):
 
 
 @pytest.mark.parametrize(("name", "suffix"), [("inline_pvt_nano", ".safetensors"), ("inline_swin_nano", ".pth")])
-def test_a_classifiers_weights_are_laid_into_the_backbone(tmp_path, name, suffix):
+def test_a_classifiers_weights_are_loaded_into_the_backbone(tmp_path, name, suffix):
     classifier = create_model(name, num_classes=7)
     file = tmp_path / f"weights{suffix}"
     if suffix == ".pth":
@@ -179,18 +179,18 @@ def test_a_classifiers_weights_are_laid_into_the_backbone(tmp_path, name, suffix
         (
             "resnet18",
             {"out_indices": (1, 2)},
-            "resnet18: the backbone gives 2 maps, and 4 are needed: name more",
+            "resnet18: the backbone has 2 maps, and 4 are needed: list more",
         ),
     ],
 )
-def test_what_is_wrong_is_told_in_one_line(name, arguments, message):
+def test_wrong_arguments_raise_one_line(name, arguments, message):
     with pytest.raises(ValueError, match=message) as caught:
         make_pyramid(name, arguments)
     assert "\n" not in str(caught.value)
 
 
 def test_a_model_without_a_pyramid_has_no_backbone():
-    with pytest.raises(ValueError, match="Linear holds 0 pyramids, and not one"):
+    with pytest.raises(ValueError, match="Linear has 0 pyramids, expected one"):
         backbone_of(nn.Linear(2, 2))
 
 

@@ -21,7 +21,7 @@ def stages(model):
     return backbone_of(model).stages
 
 
-def stirred(model):
+def randomised(model):
     """With statistics and biases that are not those of a new model."""
     for parameter in model.parameters():
         nn.init.normal_(parameter, std=0.1) if parameter.ndim == 1 else None
@@ -51,7 +51,7 @@ NAMES |= {
 def test_same_weights_give_what_the_other_package_computes(head):
     """At stride 4. Its SemanticFPN has no 3x3 convolutions in the pyramid, ours are made to copy; and aligns corners."""
     make, arguments = THEIRS[head]
-    other = stirred(make("tu-inline_pvt_tiny", encoder_weights=None, classes=3, **arguments)).eval()
+    other = randomised(make("tu-inline_pvt_tiny", encoder_weights=None, classes=3, **arguments)).eval()
     own = segmenter(head, backbone="inline_pvt_tiny", width=256).eval()
     weights = {}
     for name, value in other.state_dict().items():
@@ -76,7 +76,7 @@ def test_same_weights_give_what_the_other_package_computes(head):
 
 @pytest.mark.parametrize("head", SEGMENTERS)
 @pytest.mark.parametrize("size", [(33, 70), (64, 32), (7, 100)])
-def test_logits_have_the_size_of_the_picture(head, size):
+def test_logits_have_the_size_of_the_image(head, size):
     model, pixels = segmenter(head, 5), torch.randn(2, 3, *size)
     outputs = model(pixels)
     assert isinstance(outputs, tuple)
@@ -88,8 +88,8 @@ def test_logits_have_the_size_of_the_picture(head, size):
 
 
 @pytest.mark.parametrize("head", SEGMENTERS)
-def test_missing_pixels_are_zeros_to_the_right_and_below(head):
-    model, pixels = stirred(segmenter(head)).eval(), torch.randn(1, 3, 50, 70)
+def test_images_are_zero_padded_to_the_right_and_below(head):
+    model, pixels = randomised(segmenter(head)).eval(), torch.randn(1, 3, 50, 70)
     whole = torch.zeros(1, 3, 64, 96)
     whole[..., :50, :70] = pixels
     with torch.no_grad():
@@ -97,11 +97,11 @@ def test_missing_pixels_are_zeros_to_the_right_and_below(head):
 
 
 @pytest.mark.parametrize("head", SEGMENTERS)
-def test_a_picture_does_not_depend_on_those_beside_it(head):
-    model, pixels = stirred(segmenter(head)).eval(), torch.randn(3, 3, 40, 64)
+def test_an_image_does_not_depend_on_those_beside_it(head):
+    model, pixels = randomised(segmenter(head)).eval(), torch.randn(3, 3, 40, 64)
     with torch.no_grad():
         together = model(pixels)
-        alone = torch.cat([model(picture[None]) for picture in pixels])
+        alone = torch.cat([model(image[None]) for image in pixels])
     torch.testing.assert_close(together, alone, rtol=1e-4, atol=1e-4)
 
 
@@ -113,7 +113,7 @@ def test_gradients_reach_all_parameters(head):
     assert [name for name, parameter in model.named_parameters() if parameter.grad is None] == []
 
 
-def test_the_auxiliary_head_reads_the_third_map_and_leaves_the_logits_alone():
+def test_the_auxiliary_head_reads_the_third_map_and_does_not_change_the_logits():
     model = segmenter("upernet")
     logits, auxiliary = model(torch.randn(2, 3, 64, 64))
     assert model.auxiliary[0].in_channels == model.backbone.channels[2]
@@ -131,9 +131,9 @@ def test_the_auxiliary_head_reads_the_third_map_and_leaves_the_logits_alone():
     assert segmenter("semantic_fpn").auxiliary is None
 
 
-def test_upernet_says_that_one_picture_is_too_few_to_train_on():
+def test_upernet_raises_on_a_training_batch_of_one_image():
     model, pixels = segmenter("upernet"), torch.randn(1, 3, 64, 64)
-    with pytest.raises(ValueError, match=r"^UperNet cannot be trained on a batch of one picture, .*: take 2 or more$"):
+    with pytest.raises(ValueError, match=r"^UperNet cannot be trained on a batch of one image, .*: take 2 or more$"):
         model(pixels)
     for module in model.modules():
         if isinstance(module, nn.BatchNorm2d):
@@ -171,7 +171,7 @@ def test_learning_rates_fall_from_the_heads_to_the_stem(head):
 
 
 @pytest.mark.parametrize(
-    ("head", "classes", "width", "says"),
+    ("head", "classes", "width", "message"),
     [
         ("fcn", 3, 64, "there is no segmenter 'fcn'; there are semantic_fpn, upernet"),
         ("semantic_fpn", 3, 44, "semantic_fpn needs a width that is a multiple of 8, got 44"),
@@ -180,8 +180,8 @@ def test_learning_rates_fall_from_the_heads_to_the_stem(head):
         ("upernet", 0, 64, "a segmenter needs at least one class, got classes=0"),
     ],
 )
-def test_what_cannot_be_built_is_said_in_one_line(head, classes, width, says):
-    with pytest.raises(ValueError, match=f"^{re.escape(says)}$"):
+def test_wrong_arguments_raise_one_line(head, classes, width, message):
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         Segmenter(make_pyramid("inline_pvt_nano", {}), head, classes, width=width)
 
 
@@ -192,7 +192,7 @@ def test_a_crop_whose_coarsest_map_is_one_pixel():
 
 
 @pytest.mark.parametrize("width", [96, 160])
-def test_nothing_moves_on_the_way_to_the_pixels(width):
+def test_upsampling_keeps_pixels_in_place(width):
     """A ramp on the coarsest map comes out as the same ramp, whatever the size of the map: pixels keep their places."""
     branch = segmenter("semantic_fpn").decoder.branches[3]
     enlarged = torch.linspace(0, 1, width // 32)[None, None, None].expand(1, 1, 2, -1)

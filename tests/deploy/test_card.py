@@ -1,4 +1,4 @@
-"""Model cards say what a run recorded, and nothing else."""
+"""Model cards state what a run recorded, and nothing else."""
 
 import json
 import re
@@ -9,19 +9,20 @@ import timm
 import yaml
 
 import inline_attention
-from inline_attention.deploy.card import RECIPE, Facts, model_card
+from inline_attention.deploy.card import RECIPE_ROWS, Facts, model_card
 from inline_attention.models.counting import Count
 from inline_attention.training import recipe as recipes
 from inline_attention.training.classify import Classify
-from inline_attention.training.train import train
-from inline_attention.training.trained import load_trained, metadata_of
+from inline_attention.training.config import Recipe
+from inline_attention.training.load_trained import load_trained, metadata_of
+from inline_attention.training.run import run_training
 
-from ..training.small import Quiet, never, small_recipe, write_pictures
+from ..training.small import RecordingReporter, never, small_recipe, write_images
 
 DATA = {
     "size": (16, 24),
     "channels": 3,
-    "view": "squash",
+    "crop_mode": "squash",
     "crop": 0.875,
     "interpolation": "bicubic",
     "mean": (0, 0, 0),
@@ -46,8 +47,8 @@ def cells(card: str) -> dict[str, str]:
 def facts(tmp_path_factory) -> Facts:
     """Of a real run."""
     here = tmp_path_factory.mktemp("card")
-    recipe = small_recipe(write_pictures(here / "three_colours", 8))
-    train(Classify(recipe), here / "run", resume=False, report=Quiet(), stop=never, device="cpu")
+    recipe = small_recipe(write_images(here / "three_colours", 8))
+    run_training(Classify(recipe), here / "run", resume=False, reporter=RecordingReporter(), stop=never, device="cpu")
     run, told = here / "run", metadata_of(here / "run" / "best.safetensors")
     model = load_trained(str(run)).model
     return Facts(
@@ -64,11 +65,11 @@ def facts(tmp_path_factory) -> Facts:
     )
 
 
-def test_the_numbers_of_a_run(facts):
+def test_the_card_states_the_numbers_of_a_run(facts):
     card = model_card(facts)
     assert sections(card) == ["Use", "Measured", "Training", "Model", "Unknown"]
-    assert "Measured on `three_colours`, 6 held-out pictures." in card
-    assert f"after epoch {facts.result['epoch']}, by these very pictures" in card
+    assert "Measured on `three_colours`, 6 validation images." in card
+    assert f"after epoch {facts.result['epoch']}, on these very images" in card
     found = cells(card)
     assert found["top-1"] == f"{facts.result['top1']:.2f} %"
     assert found["cross entropy"] == f"{facts.result['loss']:.3f}"
@@ -85,7 +86,7 @@ def test_the_numbers_of_a_run(facts):
     assert "blue, green, red." in card
 
 
-def test_no_place_on_the_disk_is_told(facts):
+def test_no_path_of_the_disk_is_stated(facts):
     source = facts.recipe["data"]["source"]
     assert source.startswith("/")
     assert source.rsplit("/", 1)[0] not in model_card(facts)
@@ -93,9 +94,9 @@ def test_no_place_on_the_disk_is_told(facts):
     assert cells(model_card(started))["started from"] == "`best.safetensors`"
 
 
-def test_names_of_data_on_the_hub_stay_whole(facts):
+def test_hub_datasets_keep_their_full_name(facts):
     named = replace(facts, recipe={"data": {"source": "hfds/owner/pets"}})
-    assert "Measured on `hfds/owner/pets`, 6 held-out pictures." in model_card(named)
+    assert "Measured on `hfds/owner/pets`, 6 validation images." in model_card(named)
 
 
 def test_the_head(facts):
@@ -106,11 +107,11 @@ def test_the_head(facts):
     assert head(model_card(replace(BARE, license='odd: "one"\n- x')))["license"] == 'odd: "one"\n- x'
 
 
-def test_what_is_not_known_is_not_said():
+def test_nothing_is_stated_that_was_not_recorded():
     card = model_card(BARE)
     assert sections(card) == ["Use", "Model", "Unknown"]
-    assert cells(card).keys() == {"pictures", "arguments"}
-    assert "How well it does: no evaluation is recorded." in card
+    assert cells(card).keys() == {"images", "arguments"}
+    assert "Its accuracy: no evaluation is recorded." in card
     assert "How it was trained: no recipe is recorded." in card
     assert "The licence of the weights: none was given." in card
     assert 'timm.create_model("local-dir:FOLDER", pretrained=True)' in card
@@ -122,16 +123,16 @@ def test_top_5_and_the_average():
     card = model_card(many)
     assert cells(card)["top-1"] == "61.23 %"
     assert cells(card)["top-5"] == "90.50 %"
-    assert "Measured on held-out pictures." in card
+    assert "Measured on validation images." in card
     assert "They are a moving average." in card
     assert "kind\\_19 and 10 more, in `config.json`." in card
 
 
-def test_grey_pictures_and_models_of_timms_own():
+def test_grey_images_and_models_of_timms_own():
     card = model_card(replace(BARE, data={**DATA, "channels": 1}, model="vit_tiny_patch16_224"))
     assert '.convert("L")' in card
     assert "import inline_attention" not in card
-    assert "`vit_tiny_patch16_224` of timm." in card
+    assert "`vit_tiny_patch16_224` of timm," in card
 
 
 def test_schedules_by_steps():
@@ -142,12 +143,12 @@ def test_schedules_by_steps():
 
 
 def test_rows_are_fields_of_a_recipe():
-    recipe = recipes.Recipe()
-    for _, part, key, _ in RECIPE:
+    recipe = Recipe()
+    for _, part, key, _ in RECIPE_ROWS:
         assert hasattr(getattr(recipe, part), key), f"{part}.{key}"
 
 
-def test_what_the_card_says_to_do_works(tmp_path, monkeypatch, capsys):
+def test_the_cards_own_snippet_runs(tmp_path, monkeypatch, capsys):
     """The card's own snippet, run on a folder."""
     from PIL import Image
 
@@ -165,7 +166,7 @@ def test_what_the_card_says_to_do_works(tmp_path, monkeypatch, capsys):
         data=DATA,
         card=model_card(facts),
     )
-    Image.effect_noise((30, 30), 90).save(tmp_path / "picture.png")
+    Image.effect_noise((30, 30), 90).save(tmp_path / "image.png")
     monkeypatch.chdir(tmp_path)
     exec(re.search(r"```python\n(.*?)```", (tmp_path / "FOLDER" / "README.md").read_text(), re.DOTALL)[1], {})
     assert capsys.readouterr().out.strip() in BARE.classes

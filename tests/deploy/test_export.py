@@ -1,8 +1,9 @@
-"""Exported files: they give what the model gives at any batch and size, say what they are, and are not there otherwise."""
+"""Exported files: they have the model's outputs at any batch and size and are described, or they are not written."""
 
 import hashlib
 import json
 import sys
+from copy import deepcopy
 from pathlib import Path
 
 import numpy as np
@@ -13,38 +14,37 @@ import timm
 import torch
 from torch import nn
 
+from inline_attention.cli.main import main
+from inline_attention.compat import LOAD_COMPILED, load_compiled
 from inline_attention.deploy import export as exporting
-from inline_attention.deploy.capture import capture
-from inline_attention.deploy.export import FORMATS, export
+from inline_attention.deploy.export import export
+from inline_attention.deploy.formats import FORMATS, export_graph, open_onnx
 from inline_attention.deploy.onnx_file import write_int8
-from inline_attention.deploy.verify import BATCHES, SIZES, TOLERANCE, compare, see_that_it_takes
+from inline_attention.deploy.verify import BATCHES, SIZES, TOLERANCE, check_sizes, compare_outputs
+from inline_attention.lite.classifier import OnnxClassifier
+from inline_attention.lite.description import description_of
 from inline_attention.models.inline_deit import InLineDeiT
-from inline_attention.plain.classifier import OnnxClassifier
-from inline_attention.plain.description import description_of
 
 ROOT = Path(__file__).parents[2]
 MODELS = timm.list_models("inline_*")
-SHORT = {
-    "inline_deit_nano": {"depth": 2},
-    "inline_pvt_nano": {
-        "depths": (1, 1), "embed_dims": (32, 64), "num_heads": (1, 2), "mlp_ratios": (4, 4), "sr_ratios": (2, 1),
-    },
-    "inline_swin_nano": {"depths": (2, 1), "num_heads": (1, 2), "inline_depths": (1, 0)},
-    "inline_cswin_nano": {"depths": (1, 1), "num_heads": (2, 4), "stripes": (2, None), "inline_depths": (1, 0)},
-}  # fmt: skip
-"""Two stages have every kind of block; whole models take minutes."""
-NANO = [(name, SHORT.get(name, {})) for name in MODELS if name.endswith("_nano")]
-TWINS = [
-    (name, {key: value for key, value in SHORT[name].items() if key != "inline_depths"} | {"mixer": "softmax"})
-    for name in ("inline_swin_nano", "inline_cswin_nano")
+SWIN_SOFTMAX = {"depths": (2,), "num_heads": (2,), "mixer": "softmax"}
+SMALLEST = [
+    ("inline_deit_nano", {"depth": 1}),
+    ("inline_pvt_nano", {"depths": (1,), "embed_dims": (64,), "num_heads": (1,), "mlp_ratios": (4,), "sr_ratios": (2,)}),
+    ("inline_swin_nano", {"depths": (1, 1), "num_heads": (1, 2), "inline_depths": (1, 0)}),
+    ("inline_swin_nano", SWIN_SOFTMAX),
+    ("inline_cswin_nano", {"depths": (1, 1), "num_heads": (2, 4), "stripes": (2, None), "inline_depths": (0, 1)}),
 ]
-"""Shifted windows and stripes everywhere, with the masks and the position tables that softmax needs."""
+"""Every kind of block once, since the time to export grows with the number of blocks: InLine in each family, reduced keys,
+windows, shifted windows and stripes of softmax with their masks and position tables, and the step between stages.
+`test_a_whole_model_as_onnx` exports all models as they are."""
+WHOLE = [(name, {}) for name in MODELS] + [(f"inline_{family}_nano", {"mixer": "softmax"}) for family in ("swin", "cswin")]
 ODD = (2, 3, 137, 251)
 CLASSES = ["ant", "bee", "cat", "dog", "elk"]
 
 
-def scattered(model: nn.Module) -> nn.Module:
-    """None of whose parameters is as it was made."""
+def randomised(model: nn.Module) -> nn.Module:
+    """With none of its initial parameters left."""
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(0.05 * torch.randn_like(parameter))
@@ -52,17 +52,17 @@ def scattered(model: nn.Module) -> nn.Module:
 
 
 def make(name: str, **options) -> nn.Module:
-    return scattered(timm.create_model(name, img_size=224, num_classes=len(CLASSES), **options))
+    return randomised(timm.create_model(name, img_size=224, num_classes=len(CLASSES), **options))
 
 
 def small(**options) -> nn.Module:
     """The smallest model of a family: one block."""
     shape = {"patch_size": 16, "embed_dim": 16, "depth": 1, "num_heads": 2}
-    return scattered(InLineDeiT(img_size=64, num_classes=len(CLASSES), **{**shape, **options}))
+    return randomised(InLineDeiT(img_size=64, num_classes=len(CLASSES), **{**shape, **options}))
 
 
 def facts(channels: int = 3) -> dict:
-    data = {"size": (64, 64), "channels": channels, "view": "squash", "crop": 0.875, "interpolation": "bicubic"}
+    data = {"size": (64, 64), "channels": channels, "crop_mode": "squash", "crop": 0.875, "interpolation": "bicubic"}
     statistics = {"mean": (0.5, 0.4, 0.3), "std": (0.2, 0.25, 0.3)}
     return {"model": "a model", "weights": "drawn", "classes": CLASSES, "data": {**data, **statistics}}
 
@@ -73,8 +73,8 @@ def session(file: Path) -> onnxruntime.InferenceSession:
     return onnxruntime.InferenceSession(file, options, providers=["CPUExecutionProvider"])
 
 
-def outputs(opened: onnxruntime.InferenceSession, pictures: torch.Tensor) -> torch.Tensor:
-    return torch.from_numpy(opened.run(["logits"], {"pictures": pictures.numpy()})[0])
+def outputs(opened: onnxruntime.InferenceSession, images: torch.Tensor) -> torch.Tensor:
+    return torch.from_numpy(opened.run(["logits"], {"images": images.numpy()})[0])
 
 
 def check_description(file: Path, found: dict) -> None:
@@ -83,7 +83,7 @@ def check_description(file: Path, found: dict) -> None:
     assert (beside["format"], beside["precision"], beside["load"]) == (
         "onnx",
         "fp32",
-        f"inline predict --onnx {file.name} PICTURES",
+        f"inline predict --onnx {file.name} IMAGES",
     )
     assert beside["sha256"] == hashlib.sha256(file.read_bytes()).hexdigest()
     assert beside["bytes"] == file.stat().st_size
@@ -119,10 +119,10 @@ def check_outputs(model: nn.Module, file: Path) -> None:
     least = max(8, 2 * model.patch_size)
     window = (2, 3, 4 * model.patch_size, 3 * model.patch_size)
     for shape in (ODD, window, (1, 3, least, least), (3, 3, least, 5 * least + 1)):
-        pictures = torch.randn(shape)
-        expected = model(pictures)
-        torch.testing.assert_close(outputs(opened, pictures), expected, rtol=0, atol=TOLERANCE)
-    assert (expected[0] - expected[1]).abs().max() > 20 * TOLERANCE, "pictures make a difference"
+        images = torch.randn(shape)
+        expected = model(images)
+        torch.testing.assert_close(outputs(opened, images), expected, rtol=0, atol=TOLERANCE)
+    assert (expected[0] - expected[1]).abs().max() > 20 * TOLERANCE, "images make a difference"
 
 
 @torch.no_grad()
@@ -140,24 +140,39 @@ def check_int8(model: nn.Module, file: Path) -> None:
     low_weights = sum(np.prod(tensor.dims) for tensor in graph.initializer if tensor.data_type == onnx.TensorProto.INT8)
     assert low_weights >= sum(size for name, size in linear.items() if "mlp" in name or name == "head")
     assert low.stat().st_size < file.stat().st_size
-    pictures = torch.randn(8, 3, 64, 96, generator=torch.Generator().manual_seed(0))
-    expected, got = model(pictures), outputs(session(low), pictures)
+    images = torch.randn(8, 3, 64, 96, generator=torch.Generator().manual_seed(0))
+    expected, got = model(images), outputs(session(low), images)
     assert not torch.equal(got, expected)
     assert torch.cosine_similarity(got.flatten(), expected.flatten(), dim=0) > 0.95
 
 
+def test_every_family_is_among_the_smallest_models():
+    assert {name for name in MODELS if name.endswith("_nano")} == {name for name, _ in SMALLEST}
+
+
+@pytest.fixture(scope="module")
+def swin_graph():
+    """A model and its graph, which two formats are written from."""
+    model = make("inline_swin_nano", **SWIN_SOFTMAX)
+    return model, export_graph(deepcopy(model).eval().requires_grad_(False))
+
+
 @pytest.mark.parametrize(
-    ("name", "options"), [*NANO, *TWINS], ids=lambda part: part if isinstance(part, str) else part.get("mixer", "inline")
+    ("name", "options"), SMALLEST, ids=lambda part: part if isinstance(part, str) else part.get("mixer", "inline")
 )
-def test_a_model_as_onnx(name, options, tmp_path):
-    """One test, since every process that runs one would export again."""
-    model = make(name, **options)
+def test_a_model_as_onnx(name, options, tmp_path, monkeypatch, request):
+    """All checks in one test, since an export takes seconds."""
+    if options is SWIN_SOFTMAX:
+        model, graph = request.getfixturevalue("swin_graph")
+        monkeypatch.setattr(exporting, "export_graph", lambda model, channels: graph)
+    else:
+        model = make(name, **options)
     file = tmp_path / "model.onnx"
     found = export(model, file, facts=facts())
     assert {path.name for path in tmp_path.iterdir()} == {"model.onnx", "model.onnx.json"}
     assert model.training, "the model is left as it was"
     assert all(parameter.requires_grad for parameter in model.parameters())
-    model.eval()
+    model = deepcopy(model).eval()
     check_description(file, found)
     check_graph(file)
     check_outputs(model, file)
@@ -165,18 +180,20 @@ def test_a_model_as_onnx(name, options, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", MODELS)
-def test_a_whole_model_as_onnx(name, tmp_path):
+@pytest.mark.parametrize(
+    ("name", "options"), WHOLE, ids=lambda part: part if isinstance(part, str) else part.get("mixer", "inline")
+)
+def test_a_whole_model_as_onnx(name, options, tmp_path):
     size = 384 if name.endswith("_384") else 224
-    model = timm.create_model(name, img_size=size, num_classes=len(CLASSES))
+    model = timm.create_model(name, img_size=size, num_classes=len(CLASSES), **options)
     found = export(model, tmp_path / "model.onnx", facts=facts())
     assert found["checked"]["largest_difference"] < TOLERANCE
     check_graph(tmp_path / "model.onnx")
     check_outputs(model.eval(), tmp_path / "model.onnx")
 
 
-def test_half_precision(tmp_path):
-    """Weights in 16 bits, pictures and outputs in 32, and near to the model."""
+def test_half_precision_as_onnx(tmp_path):
+    """Weights in 16 bits, images and outputs in 32, and near to the model."""
     model, file = small(embed_dim=64).eval(), tmp_path / "model.onnx"
     found = export(
         model,
@@ -198,16 +215,17 @@ def test_half_precision(tmp_path):
     check_graph(file)
 
 
-def test_torchs_own_graph(tmp_path):
-    """Windows and all; neither the example nor this machine's paths are in the file."""
-    model, file = make("inline_swin_nano", mixer="softmax", depths=(2,), num_heads=(2,)).eval(), tmp_path / "model.pt2"
+def test_torch_export_format(swin_graph, tmp_path, monkeypatch):
+    """With shifted windows; neither the example nor this machine's paths are in the file."""
+    model, file = deepcopy(swin_graph[0]).eval(), tmp_path / "model.pt2"
+    monkeypatch.setattr(exporting, "export_graph", lambda model, channels: swin_graph[1])
     found = export(model, file, facts=facts(), kind="torch-export", sizes=[(64, 64)])
     assert found["load"] == "torch.export.load('model.pt2').module(check_guards=False)"
     assert found["checked"]["largest_difference"] < TOLERANCE
     run = torch.export.load(file).module(check_guards=False)
     for shape in (ODD, (1, 3, 40, 33)):
-        pictures = torch.randn(shape)
-        torch.testing.assert_close(run(pictures), model(pictures), rtol=1e-4, atol=TOLERANCE)
+        images = torch.randn(shape)
+        torch.testing.assert_close(run(images), model(images), rtol=1e-4, atol=TOLERANCE)
     weights = sum(tensor.numel() * tensor.element_size() for tensor in model.state_dict().values())
     assert file.stat().st_size < weights + 3_000_000
     data = file.read_bytes()
@@ -219,16 +237,18 @@ def test_torchs_own_graph(tmp_path):
 def test_a_compiled_library(tmp_path):
     model, file = small().eval(), tmp_path / "model.pt2"
     found = export(model, file, facts=facts(), kind="aoti", sizes=[(64, 64), (96, 40)])
-    assert found["load"] == "torch._inductor.aoti_load_package('model.pt2')"
-    run = torch._inductor.aoti_load_package(str(file))
-    pictures = torch.randn(ODD)
+    assert found["load"] == LOAD_COMPILED.format(path="model.pt2")
+    run = load_compiled(file)
+    images = torch.randn(ODD)
     with torch.no_grad():
-        torch.testing.assert_close(run(pictures), model(pictures), rtol=1e-4, atol=TOLERANCE)
+        torch.testing.assert_close(run(images), model(images), rtol=1e-4, atol=TOLERANCE)
     assert {path.name for path in tmp_path.iterdir()} == {"model.pt2", "model.pt2.json"}
 
 
-def test_grey_pictures(tmp_path):
-    model = small(in_chans=1).eval()
+def test_grey_images(tmp_path):
+    """By the smallest model that takes any size: the number of channels has nothing to do with attention."""
+    pooled = nn.Sequential(nn.Conv2d(1, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    model = nn.Sequential(pooled, nn.Linear(4, len(CLASSES))).eval()
     found = export(model, tmp_path / "model.pt2", facts=facts(1), kind="torch-export", batches=[2], sizes=[(70, 50)])
     assert found["input"]["shape"] == ["batch", 1, "height", "width"]
     assert [(case["batch"], case["height"], case["width"]) for case in found["checked"]["cases"]] == [(2, 70, 50)]
@@ -238,13 +258,13 @@ def refuse(out):
     raise RuntimeError("Expected input at shape to be >= 65\nand more")
 
 
-def spoilt(monkeypatch, change) -> nn.Module:
+def wrong_file(monkeypatch, change) -> nn.Module:
     """A model, and files of it that give something else. What is in them does not matter, so there is nothing."""
     model = small().eval()
     form = FORMATS["torch-export"]._replace(
-        write=lambda program, path: path.write_text("nothing"), open=lambda path: lambda pictures: change(model(pictures))
+        write=lambda program, path: path.write_text("nothing"), open=lambda path: lambda images: change(model(images))
     )
-    monkeypatch.setattr(exporting, "capture", lambda model, channels: None)
+    monkeypatch.setattr(exporting, "export_graph", lambda model, channels: None)
     monkeypatch.setitem(exporting.FORMATS, "torch-export", form)
     return model
 
@@ -262,14 +282,14 @@ def spoilt(monkeypatch, change) -> nn.Module:
         (
             refuse,
             ValueError,
-            "^the file does not take pictures 1 x 3 x 64 x 64: Expected input at shape to be >= 65: not written$",
+            "^the file does not take images 1 x 3 x 64 x 64: Expected input at shape to be >= 65: not written$",
         ),
     ],
     ids=["other", "fewer", "infinite", "refused"],
 )
-def test_a_file_that_differs_is_not_there(change, kind, message, tmp_path, monkeypatch):
+def test_a_file_that_differs_is_not_written(change, kind, message, tmp_path, monkeypatch):
     """And the one before it is as it was."""
-    model = spoilt(monkeypatch, change)
+    model = wrong_file(monkeypatch, change)
     for name in ("model.pt2", "model.pt2.json", "other [1].txt"):
         (tmp_path / name).write_text(f"{name} as it was")
     with pytest.raises(kind, match=message):
@@ -278,15 +298,15 @@ def test_a_file_that_differs_is_not_there(change, kind, message, tmp_path, monke
     assert there == {name: f"{name} as it was" for name in ("model.pt2", "model.pt2.json", "other [1].txt")}
 
 
-def test_nothing_is_left_of_a_file_with_a_strange_name(tmp_path, monkeypatch):
-    model = spoilt(monkeypatch, lambda out: out + 1)
+def test_temporary_files_of_a_name_with_wildcards_are_removed(tmp_path, monkeypatch):
+    model = wrong_file(monkeypatch, lambda out: out + 1)
     with pytest.raises(ValueError, match="differs"):
         export(model, tmp_path / "a[1]*.pt2", facts=facts(), kind="torch-export", sizes=[(64, 64)])
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_low_precision_is_told_and_not_refused(tmp_path, monkeypatch):
-    model = spoilt(monkeypatch, lambda out: out + 0.1)
+def test_the_difference_of_half_precision_is_reported_and_allowed(tmp_path, monkeypatch):
+    model = wrong_file(monkeypatch, lambda out: out + 0.1)
     found = export(model, tmp_path / "model.pt2", facts=facts(), kind="torch-export", precision="fp16", sizes=[(64, 64)])
     assert found["checked"]["largest_difference"] > 0.09
     assert (tmp_path / "model.pt2").is_file()
@@ -301,36 +321,52 @@ def test_a_low_precision_is_told_and_not_refused(tmp_path, monkeypatch):
         ({"kind": "aoti", "precision": "int8"}, "^int8 is for ONNX files, not for aoti$"),
         ({"kind": "aoti"}, r"^a file of the format aoti ends in \.pt2, got .*model\.onnx$"),
         ({"facts": {"classes": CLASSES, "data": {}}}, "^facts must have 'classes', and 'data' with its 'channels', got "),
-        ({"sizes": [(8, 8)]}, "^InLineDeiT does not take pictures of 8 x 8: pictures must be at least 32 x 32 pixels"),
+        ({"sizes": [(8, 8)]}, "^InLineDeiT does not take images of 8 x 8: images must be at least 32 x 32 pixels"),
     ],
 )
-def test_what_cannot_be_is_said_at_once(asked, message, tmp_path):
+def test_wrong_arguments_raise_before_any_work(asked, message, tmp_path):
     with pytest.raises(ValueError, match=message):
         export(small(), tmp_path / "model.onnx", **{"facts": facts(), **asked})
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("name", FORMATS["onnx"].needs)
-def test_a_package_that_is_missing_is_named(name, tmp_path, monkeypatch):
+def test_a_missing_package_is_named(name, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(ModuleNotFoundError) as missing:
         export(small(), tmp_path / "model.onnx", facts=facts())
     assert missing.value.name == name
 
 
-def test_models_of_one_size_are_told_apart():
+def test_models_of_one_size_are_refused():
     fixed = timm.create_model("vit_tiny_patch16_224", depth=1)
-    with pytest.raises(ValueError, match=r"^VisionTransformer does not take pictures of 256 x 320: "):
-        see_that_it_takes(fixed, 3, SIZES)
+    with pytest.raises(ValueError, match=r"^VisionTransformer does not take images of 256 x 320: "):
+        check_sizes(fixed, 3, SIZES)
     with pytest.raises(ValueError, match=r"^VisionTransformer cannot be exported for every batch.*dynamic_img_pad=True can\)$"):
-        capture(fixed)
+        export_graph(fixed)
 
 
-def test_a_comparison_looks_at_every_batch_and_size():
+def test_outputs_are_compared_at_every_batch_and_size():
     model = small().eval()
     cases = list(
-        compare(model, lambda pictures: model(pictures) + 0.5 * len(pictures), batches=[1, 3], sizes=[(64, 64), (40, 90)])
+        compare_outputs(model, lambda images: model(images) + 0.5 * len(images), batches=[1, 3], sizes=[(64, 64), (40, 90)])
     )
     assert [(str(case), round(case.difference, 3)) for case in cases] == [
         ("1 x 64 x 64", 0.5), ("3 x 64 x 64", 1.5), ("1 x 40 x 90", 0.5), ("3 x 40 x 90", 1.5),
     ]  # fmt: skip
+
+
+OLD = Path(__file__).parents[1] / "stored" / "exported_0_1"
+"""A file of version 0.1, whose input is called 'pictures', with the probabilities that it gave then for `image.png`."""
+
+
+def test_a_file_of_the_version_before_is_still_used(capsys):
+    """By its description, which has the name of the input."""
+    about = json.loads((OLD / "model.onnx.json").read_text())
+    assert about["input"]["name"] == "pictures"
+    main(["predict", "--onnx", str(OLD / "model.onnx"), str(OLD / "image.png"), "--json"])
+    found = json.loads(capsys.readouterr().out)["classes"]
+    expected = json.loads((OLD / "probabilities.json").read_text())
+    assert [entry["name"] for entry in found] == sorted(expected, key=expected.get, reverse=True)
+    assert [entry["probability"] for entry in found] == pytest.approx(sorted(expected.values(), reverse=True), abs=1e-4)
+    assert open_onnx(OLD / "model.onnx")(torch.randn(2, 3, 64, 96)).shape == (2, len(CLASSES))

@@ -1,4 +1,4 @@
-"""Cells that are run: kept, gone on with, told when they fail; and the command around them."""
+"""Running trials: stored, resumed, reported when they fail; and the command `inline reproduce`."""
 
 import json
 import os
@@ -7,25 +7,27 @@ import subprocess
 import sys
 from dataclasses import replace
 from multiprocessing import active_children
-from threading import Timer
+from pathlib import Path
+from threading import Event, Thread, main_thread
+from time import sleep
 
 import pytest
 
 from inline_attention.cli.main import main
-from inline_attention.evidence import run_cell
+from inline_attention.data.config import DataConfig
+from inline_attention.evidence import parallel_trials, run_trial
 from inline_attention.evidence.budget import choose_scale, estimate_seconds, parse_budget
-from inline_attention.evidence.cell import Record, load_record, read_record
 from inline_attention.evidence.claims import CLAIMS, INLINE, LINEAR, Check, Claim, Side
-from inline_attention.evidence.grid import grid_of
-from inline_attention.evidence.pool import gpu_of, run_in_turn, run_side_by_side
+from inline_attention.evidence.parallel_trials import gpu_of, run_parallel, run_sequential
 from inline_attention.evidence.results import read_results
-from inline_attention.evidence.run_cell import StoppedError
+from inline_attention.evidence.run_trial import StoppedError
 from inline_attention.evidence.scale import SCALES, Scale
-from inline_attention.training.recipe import DataPart
+from inline_attention.evidence.trial import Record, load_finished_record, load_record
+from inline_attention.evidence.trial_plan import plan_trials
 
-from ..training.small import write_pictures
+from ..training.small import write_images
 
-DIGITS = DataPart(source="digits")
+DIGITS = DataConfig(source="digits")
 TINY = Scale("glance", 6, 8, 1)
 CLAIM = Claim("mixers", "Two attentions", "One beats the other.", (Check("InLine beats linear", Side(INLINE), Side(LINEAR)),))
 
@@ -37,12 +39,12 @@ def small(monkeypatch):
     monkeypatch.setitem(CLAIMS, "mixers", CLAIM)
 
 
-def grid(seeds=1, claim=CLAIM):
-    return grid_of([claim], SCALES["glance"], DIGITS, seeds)
+def plan(seeds=1, claim=CLAIM):
+    return plan_trials([claim], SCALES["glance"], DIGITS, seeds)
 
 
-def run(cells, folder, stop=lambda: False):
-    return list(run_in_turn(cells, folder, device="cpu", stop=stop))
+def run(trials, folder, stop=lambda: False):
+    return list(run_sequential(trials, folder, device="cpu", stop=stop))
 
 
 def reproduce(*words):
@@ -53,14 +55,14 @@ def test_the_command_from_beginning_to_end(tmp_path, monkeypatch, capsys):
     """Trained once, reported again from what is kept, and the same page from the file alone."""
     out = tmp_path / "out"
     reproduce("--seeds", "2", "--out", str(out))
-    said = capsys.readouterr()
+    output = capsys.readouterr()
     assert (
-        "Scale glance, as asked: DeiT of width 8 and depth 1, 6 steps of 64 pictures a cell, and nano models of the other "
-        "families, 3 steps; pictures: digits" in said.err
+        "Scale glance, as given by --scale: DeiT of width 8 and depth 1, 6 steps of 64 images a trial, and nano models of "
+        "the other families, 3 steps; images: digits" in output.err
     )
-    assert "4 cells, 0 of them done; 4 to run" in said.err
-    assert "cells: 4/4" in said.err
-    assert "Two attentions" in said.out
+    assert "4 trials, 0 of them done; 4 to run" in output.err
+    assert "trials: 4/4" in output.err
+    assert "Two attentions" in output.out
     results = read_results(out / "results.json")
     assert [record.status for record in results.records] == ["done"] * 4
     assert {record.metrics["steps"] for record in results.records} == {6}
@@ -69,14 +71,14 @@ def test_the_command_from_beginning_to_end(tmp_path, monkeypatch, capsys):
     assert (out / "images" / "results_mixers.png").stat().st_size > 5000
     page = (out / "results.md").read_text()
 
-    monkeypatch.setattr(run_cell, "train", None)
+    monkeypatch.setattr(run_trial, "run_training", None)
     reproduce("--seeds", "2", "--out", str(out), "--json")
     again = capsys.readouterr()
-    assert "4 cells, 4 of them done; 0 to run" in again.err
-    assert json.loads(again.out)["mixers"]["verdict"] == "cannot tell"
+    assert "4 trials, 4 of them done; 0 to run" in again.err
+    assert json.loads(again.out)["mixers"]["verdict"] == "undecided"
     assert (out / "results.md").read_text() == page
     reproduce("--seeds", "2", "--out", str(tmp_path / "another"), "--known", str(out / "results.json"), "--dry-run")
-    assert "4 cells, 4 of them done; 0 to run" in capsys.readouterr().err
+    assert "4 trials, 4 of them done; 0 to run" in capsys.readouterr().err
     assert not (tmp_path / "another").exists()
     main(["reproduce", "--from", str(out), "--out", str(tmp_path / "copy")])
     assert (tmp_path / "copy" / "results.md").read_text() == page
@@ -86,159 +88,231 @@ def test_the_command_from_beginning_to_end(tmp_path, monkeypatch, capsys):
         main(["reproduce", "mixers", "--data", "digits", "--out", str(out), "--device", "cpu", "--scale", "hour"])
     assert f"{out} is for the scale glance and digits, not hour and digits: give another --out" in capsys.readouterr().err
     reproduce("--seeds", "3", "--out", str(out), "--dry-run")
-    assert "6 cells, 4 of them done; 2 to run" in capsys.readouterr().err
+    assert "6 trials, 4 of them done; 2 to run" in capsys.readouterr().err
 
 
-def test_a_stopped_cell_goes_on_to_the_same_number(tmp_path):
-    (whole,) = run(grid().trainings[:1], tmp_path / "whole")
-    asked = []
+def test_results_of_version_0_1_are_taken(tmp_path, capsys):
+    """By --from, by --known, and in an --out folder. Their trials were computed by other code, and are not reused."""
+    stored = Path(__file__).parents[1] / "stored" / "reproduce_0_1.json"
+    main(["reproduce", "--from", str(stored), "--out", str(tmp_path / "page")])
+    assert "| InLine | 74.19 |" in (tmp_path / "page" / "results.md").read_text()
+    capsys.readouterr()
+    reproduce("--seeds", "2", "--out", str(tmp_path / "new"), "--known", str(stored), "--dry-run")
+    assert "4 trials, 0 of them done; 4 to run" in capsys.readouterr().err
+    (tmp_path / "old").mkdir()
+    (tmp_path / "old" / "results.json").write_bytes(stored.read_bytes())
+    with pytest.raises(SystemExit):
+        reproduce("--seeds", "2", "--out", str(tmp_path / "old"), "--dry-run")
+    assert "is for the scale laptop and fashion-mnist, not glance and digits: give another --out" in capsys.readouterr().err
+
+
+def test_a_resumed_trial_ends_with_the_same_numbers(tmp_path):
+    (whole,) = run(plan().trainings[:1], tmp_path / "whole")
+    calls = []
 
     def after_three():
-        asked.append(0)
-        return len(asked) >= 3
+        calls.append(0)
+        return len(calls) >= 3
 
     with pytest.raises(StoppedError):
-        run(grid().trainings[:1], tmp_path / "parts", stop=after_three)
+        run(plan().trainings[:1], tmp_path / "parts", stop=after_three)
     assert load_record(tmp_path / "parts", whole.key) is None
-    (gone_on,) = run(grid().trainings[:1], tmp_path / "parts")
-    assert {**gone_on.metrics} == {**whole.metrics}
+    (resumed,) = run(plan().trainings[:1], tmp_path / "parts")
+    assert {**resumed.metrics} == {**whole.metrics}
     assert not list((tmp_path / "parts" / whole.key).glob("checkpoints"))
 
 
-def test_seeds_and_attentions_matter_and_runs_repeat(tmp_path):
-    first, again = (run(grid(2).trainings, tmp_path / name) for name in ("a", "b"))
+def test_runs_are_reproducible_and_depend_on_seed_and_attention(tmp_path):
+    first, again = (run(plan(2).trainings, tmp_path / name) for name in ("a", "b"))
     assert [record.metrics for record in first] == [record.metrics for record in again]
     assert len({record.metrics["loss"] for record in first}) == len(first) == 4
 
 
-def test_a_failed_cell_is_told_and_the_others_go_on(tmp_path, monkeypatch, capsys):
-    real = run_cell.train
+def test_a_failed_trial_is_reported_and_the_others_go_on(tmp_path, monkeypatch, capsys):
+    real = run_trial.run_training
 
     def failing(task, *arguments, **options):
         if task.recipe.model.mixer == "linear":
             raise RuntimeError("out of luck\nand more")
         return real(task, *arguments, **options)
 
-    monkeypatch.setattr(run_cell, "train", failing)
+    monkeypatch.setattr(run_trial, "run_training", failing)
     reproduce("--seeds", "1", "--out", str(tmp_path))
-    said = capsys.readouterr()
-    assert "linear, seed 0: failed. RuntimeError: out of luck" in said.err
-    assert "1 cells failed" in said.out
+    output = capsys.readouterr()
+    assert "linear, seed 0: failed. RuntimeError: out of luck" in output.err
+    assert "1 trials failed" in output.out
     assert "linear, seed 0: failed. RuntimeError: out of luck" in (tmp_path / "results.md").read_text()
-    monkeypatch.setattr(run_cell, "train", real)
+    monkeypatch.setattr(run_trial, "run_training", real)
     reproduce("--seeds", "1", "--out", str(tmp_path))
-    assert "2 cells, 1 of them done; 1 to run" in capsys.readouterr().err
+    assert "2 trials, 1 of them done; 1 to run" in capsys.readouterr().err
     assert "of which none failed" in (tmp_path / "results.md").read_text()
 
 
-def test_a_diverged_cell_counts_as_guessing(tmp_path, monkeypatch):
+def test_a_diverged_trial_counts_as_guessing(tmp_path, monkeypatch):
     def diverging(*arguments, **options):
         raise FloatingPointError("loss nan in step 3")
 
-    monkeypatch.setattr(run_cell, "train", diverging)
-    (record, _) = run(grid().trainings, tmp_path)
+    monkeypatch.setattr(run_trial, "run_training", diverging)
+    (record, _) = run(plan().trainings, tmp_path)
     assert (record.status, record.metrics, record.error) == ("diverged", {"top1": 10.0}, "loss nan in step 3")
     assert load_record(tmp_path, record.key) == record
 
 
-def test_looking_and_racing(tmp_path, monkeypatch):
-    monkeypatch.setattr(run_cell, "RACE_SECONDS", 0.01)
-    monkeypatch.setattr(run_cell, "LOOKED_AT", 4)
-    monkeypatch.setattr(run_cell, "HIDDEN_FROM", 8)
-    seeing = replace(CLAIM, name="seeing")
-    found = grid(1, seeing)
+def test_analysing_and_timing(tmp_path, monkeypatch):
+    monkeypatch.setattr(run_trial, "TIMING_SECONDS", 0.01)
+    monkeypatch.setattr(run_trial, "ANALYZED_IMAGES", 4)
+    monkeypatch.setattr(run_trial, "MASKING_IMAGES", 8)
+    claim = replace(CLAIM, name="attention")
+    found = plan(1, claim)
     run(found.trainings, tmp_path)
-    looks = run(found.looks, tmp_path)
-    assert [record.status for record in looks] == ["done", "done"]
-    for record in looks:
+    analyses = run(found.analyses, tmp_path)
+    assert [record.status for record in analyses] == ["done", "done"]
+    for record in analyses:
         assert all(0 <= value <= 100 for value in record.metrics.values())
         assert {"confused", "near", "even", "own", "random", "whole"} <= set(record.metrics)
-    monkeypatch.setattr(run_cell, "SPEED_FACTORS", (1, 2))
-    raced = grid(2, replace(CLAIM, name="speed"))
-    races = list(run_in_turn(raced.races, tmp_path, device="cpu", stop=lambda: False, racers=raced.racers))
-    assert len({record.key for record in races}) == 2
-    for record in races:
+    monkeypatch.setattr(run_trial, "SPEED_FACTORS", (1, 2))
+    timed = plan(2, replace(CLAIM, name="speed"))
+    timings = list(run_sequential(timed.timings, tmp_path, device="cpu", stop=lambda: False, timed_recipes=timed.timed_recipes))
+    assert len({record.key for record in timings}) == 2
+    for record in timings:
         assert set(record.metrics) == {"InLine", "linear"}
         assert all(rate > 0 for rates in record.metrics.values() for rate in rates.values())
 
 
-def test_a_model_that_is_yet_to_be_looked_at_must_be_there_itself(tmp_path):
-    """A record that came from elsewhere has no weights with it."""
-    found = grid(1, replace(CLAIM, name="seeing"))
+def test_a_model_that_is_still_to_be_analysed_must_have_its_weights(tmp_path):
+    """A record from another machine comes without weights."""
+    found = plan(1, replace(CLAIM, name="attention"))
     first, second = found.trainings
     kept = Record("train", {}, 0, "done", {"top1": 50.0}, 1.0, first.key, "recipe", "code", {})
     kept.write(tmp_path)
-    assert found.left(tmp_path).trainings == [first, second]
-    assert found.left(tmp_path, known={second.key}).trainings == [first, second]
+    assert found.remaining(tmp_path).trainings == [first, second]
+    assert found.remaining(tmp_path, known={second.key}).trainings == [first, second]
     (tmp_path / first.key).mkdir()
     (tmp_path / first.key / "best.safetensors").touch()
-    assert found.left(tmp_path).trainings == [second]
+    assert found.remaining(tmp_path).trainings == [second]
     replace(kept, status="diverged", key=second.key).write(tmp_path)
-    assert found.left(tmp_path).trainings == []
-    assert found.left(tmp_path).looks == found.looks
-    replace(kept, kind="look", key=found.looks[1].key).write(tmp_path)
-    assert found.left(tmp_path, known={found.looks[0].key}).cells == []
-    assert grid(1).left(tmp_path).trainings == []
+    assert found.remaining(tmp_path).trainings == []
+    assert found.remaining(tmp_path).analyses == found.analyses
+    replace(kept, kind="analyze", key=found.analyses[1].key).write(tmp_path)
+    assert found.remaining(tmp_path, known={found.analyses[0].key}).trials == []
+    assert plan(1).remaining(tmp_path).trainings == []
 
 
-def test_a_race_is_of_its_racers():
-    """Other models, or another device, are another race."""
+def test_the_key_of_a_timing():
+    """Other models or another device give another key."""
     claim = replace(CLAIM, name="speed")
     keys = {
-        grid_of([claim], scale, DIGITS, 1, device).races[0].key
+        plan_trials([claim], scale, DIGITS, 1, device).timings[0].key
         for scale in (TINY, replace(TINY, depth=2))
         for device in ("cpu", "cuda")
     }
     assert len(keys) == 4
 
 
-def test_a_process_that_dies_takes_one_cell_with_it(tmp_path):
-    """Killed while it runs: that cell is told as failed, and the next one has a process again."""
+def when(condition, action):
+    """Do something from another thread as soon as a condition holds."""
 
-    def kill():
-        if any(tmp_path.iterdir()):
-            os.kill(active_children()[0].pid, signal.SIGKILL)
-        else:
-            timers.append(Timer(0.2, kill))
-            timers[-1].start()
+    def poll():
+        while not condition():
+            sleep(0.05)
+        action()
 
-    timers = []
-    long = Scale("glance", 60, 8, 1)
-    cells = [grid_of([CLAIM], long, DIGITS, 1).trainings[0], grid(1).trainings[1]]
-    kill()
-    records = list(run_side_by_side(cells, tmp_path, device="cpu", jobs=1))
-    assert [(record.status, record.key) for record in records] == [("failed", cells[0].key), ("done", cells[1].key)]
-    assert "its process died" in records[0].error
-    assert load_record(tmp_path, cells[0].key) == records[0]
-    assert read_record(tmp_path, cells[0].key) is None, "it is run again, and goes on"
+    Thread(target=poll, daemon=True).start()
 
 
-def test_ctrl_c_saves_what_all_processes_are_at(tmp_path):
-    """As a terminal sends it, to the whole group; the same command would go on."""
+def test_a_process_that_dies_and_one_that_is_stopped(tmp_path):
+    """A killed process costs its trial only, which runs again later; a stopped one saves a checkpoint."""
+    long = plan_trials([CLAIM], Scale("glance", 100_000, 8, 1), DIGITS, 1).trainings
+    trials = [long[0], plan().trainings[1], long[1]]
+    killed, _, stopped = (tmp_path / trial.key for trial in trials)
+    when(killed.exists, lambda: os.kill(active_children()[0].pid, signal.SIGKILL))
+    when((stopped / "metrics.jsonl").exists, lambda: os.kill(os.getpid(), signal.SIGINT))
+    records = run_parallel(trials, tmp_path, device="cpu", jobs=1)
+    first, second = next(records), next(records)
+    assert [(one.status, one.key) for one in (first, second)] == [("failed", trials[0].key), ("done", trials[1].key)]
+    assert "its process died" in first.error
+    assert load_record(tmp_path, trials[0].key) == first
+    assert load_finished_record(tmp_path, trials[0].key) is None, "it is run again"
+    with pytest.raises(StoppedError):
+        next(records)
+    assert load_record(tmp_path, trials[2].key) is None
+    assert list(stopped.glob("checkpoints/step-*"))
+
+
+def start_two_workers(out):
+    """`inline reproduce` in a process group of its own, once both workers train."""
     command = [sys.executable, "-m", "inline_attention", "reproduce", "mixers", "--data", "digits", "--scale", "day"]
     process = subprocess.Popen(
-        [*command, "--jobs", "2", "--out", str(tmp_path)], stderr=subprocess.PIPE, text=True, start_new_session=True
+        [*command, "--jobs", "2", "--out", str(out)], stderr=subprocess.PIPE, text=True, start_new_session=True
     )
-    cells = tmp_path / "cells"
-    while process.poll() is None and len(list(cells.glob("*/metrics.jsonl"))) < 2:
-        pass
+    while process.poll() is None and len(list(out.glob("trials/*/metrics.jsonl"))) < 2:
+        sleep(0.1)
+    return process
+
+
+def saved_runs(out):
+    return {folder.parent for folder in out.glob("trials/*/checkpoints/step-*")}
+
+
+@pytest.mark.slow
+def test_ctrl_c_saves_a_checkpoint_of_every_process(tmp_path):
+    """As a terminal sends it, to the whole group; the same command would go on."""
+    process = start_two_workers(tmp_path)
     os.killpg(process.pid, signal.SIGINT)
-    said = process.communicate(timeout=120)[1]
-    assert process.returncode == 130, said
-    assert said.strip().endswith("Stopped and saved: this is what there is so far. The same command goes on.")
+    stderr = process.communicate(timeout=120)[1]
+    assert process.returncode == 130, stderr
+    assert stderr.strip().endswith("Stopped and saved: this is what there is so far. The same command goes on.")
     assert read_results(tmp_path / "results.json").records == []
-    assert "Traceback" not in said
-    assert len({folder.parent for folder in cells.glob("*/checkpoints/step-*")}) == 2
+    assert "Traceback" not in stderr
+    assert len(saved_runs(tmp_path)) == 2
 
 
-def test_gpus_take_turns():
+@pytest.mark.slow
+def test_workers_whose_parent_was_killed_save_and_end(tmp_path):
+    process = start_two_workers(tmp_path)
+    process.kill()
+    process.communicate(timeout=120)  # the workers have its stderr too: it is at its end when all of them are gone
+    assert len(saved_runs(tmp_path)) == 2
+
+
+def test_a_worker_whose_parent_is_gone_lets_its_trial_save_and_then_ends(monkeypatch):
+    """The thread that watches the parent, in this process: its parent, sleep and signal are replaced."""
+    requests, busy, orphaned, sent, slept = [], Event(), Event(), [], []
+
+    def sleep(seconds):
+        slept.append((list(requests), orphaned.is_set()))
+        if len(slept) == 3:
+            busy.clear()  # the trial has saved its checkpoint
+
+    parents = [7, 7, 1]
+    monkeypatch.setattr(parallel_trials, "_stop_requests", requests)
+    monkeypatch.setattr(parallel_trials, "_busy", busy)
+    monkeypatch.setattr(parallel_trials, "_orphaned", orphaned)
+    monkeypatch.setattr(parallel_trials, "sleep", sleep)
+    monkeypatch.setattr(parallel_trials.os, "getppid", lambda: parents.pop(0))
+    monkeypatch.setattr(parallel_trials.signal, "pthread_kill", lambda thread, number: sent.append((thread, number)))
+    busy.set()
+    parallel_trials._request_stop(signal.SIGINT, None)
+    assert requests == [signal.SIGINT], "Ctrl-C alone does not end the process"
+    requests.clear()
+    parallel_trials._watch_parent(7)
+    assert slept == [([], False), ([], False), ([0], False)], "it waits while the parent lives, then for the trial"
+    assert sent == [(main_thread().ident, signal.SIGTERM)]
+    assert orphaned.is_set()
+    with pytest.raises(SystemExit):
+        parallel_trials._request_stop(signal.SIGTERM, None)
+    with pytest.raises(StoppedError):
+        parallel_trials._work(None, None, "cpu")  # no further trial begins
+
+
+def test_workers_are_spread_over_gpus():
     """Each slot sees one of those that this process may use; nothing was run on one."""
     assert [gpu_of(number, 3, "") for number in range(4)] == ["0", "1", "2", "0"]
     assert [gpu_of(number, 2, "5,7") for number in range(3)] == ["5", "7", "5"]
     assert gpu_of(1, 0, "") == gpu_of(1, 1, "3") == ""
 
 
-def test_a_launcher_is_refused(monkeypatch, capsys):
+def test_a_distributed_launcher_is_an_error(monkeypatch, capsys):
     monkeypatch.setenv("RANK", "1")
     with pytest.raises(SystemExit):
         reproduce()
@@ -256,15 +330,16 @@ def test_a_larger_budget_is_a_larger_scale(monkeypatch):
     chosen = [choose_scale([CLAIM], DIGITS, 3, 2, budget)[0].name for budget in (1e-3, 50, 100, 1e3, 1e9)]
     assert [names.index(name) for name in chosen] == sorted(names.index(name) for name in chosen)
     assert (chosen[0], chosen[-1]) == ("glance", "week")
-    found = grid(3)
-    assert found.held_out == 359
+    found = plan(3)
+    assert found.val_images == 359
     seconds = estimate_seconds(found.trainings, found, 2)
     assert seconds == pytest.approx(6 * (3 + 1.5 * 6 * 0.01 + 359 * (1e-4 + 0.01 / 64 / 3)) / 2)
 
 
 @pytest.mark.parametrize(
-    ("words", "says"),
+    ("words", "message"),
     [
+        (["seeing"], "the claim 'seeing' is now called 'attention'"),
         (["kernals"], "unknown claim 'kernals' (did you mean kernels?); there are: kernels, windows,"),
         (
             ["--scale", "huge"],
@@ -279,21 +354,21 @@ def test_a_larger_budget_is_a_larger_scale(monkeypatch):
         (["--from", "/no/such/file.json"], "cannot read /no/such/file.json: No such file"),
     ],
 )
-def test_what_a_user_gets_wrong_is_one_line(words, says, capsys):
+def test_wrong_arguments_are_one_line(words, message, capsys):
     with pytest.raises(SystemExit) as stop:
         main(["reproduce", "--data", "digits", *words])
     assert stop.value.code == 2
-    said = capsys.readouterr().err
-    assert says in said
-    assert said.count("\n") == 1
+    output = capsys.readouterr().err
+    assert message in output
+    assert output.count("\n") == 1
 
 
-def test_too_few_pictures_are_one_line(tmp_path, capsys):
-    data = write_pictures(tmp_path / "data", 5)
+def test_too_few_images_are_one_line(tmp_path, capsys):
+    data = write_images(tmp_path / "data", 5)
     with pytest.raises(SystemExit) as stop:
         main(["reproduce", "mixers", "--data", str(data), "--scale", "glance", "--out", str(tmp_path / "out")])
     assert stop.value.code == 2
-    said = capsys.readouterr().err.splitlines()[-1]
-    assert said.startswith(f"inline: {data} has ")
-    assert said.endswith(" pictures to learn from, and one step takes 64")
+    output = capsys.readouterr().err.splitlines()[-1]
+    assert output.startswith(f"inline: {data} has ")
+    assert output.endswith(" training images, and one step takes 64")
     assert not (tmp_path / "out").exists()

@@ -1,10 +1,10 @@
-"""Intervals and verdicts against numbers that are known."""
+"""Intervals and verdicts against known values."""
 
 from math import isnan, nan
 
 import pytest
 
-from inline_attention.evidence.statistics import Estimate, estimate, together, verdict
+from inline_attention.evidence.statistics import Estimate, combine, estimate, verdict
 
 
 def test_students_interval():
@@ -23,26 +23,26 @@ def test_students_interval():
     ("low", "high", "beyond", "expected"),
     [
         (0.1, 2.0, 0.0, "holds"),
-        (-0.1, 2.0, 0.0, "cannot tell"),
+        (-0.1, 2.0, 0.0, "undecided"),
         (-2.0, -0.1, 0.0, "does not hold"),
         (-0.9, 0.5, -1.0, "holds"),
-        (-1.1, 0.5, -1.0, "cannot tell"),
+        (-1.1, 0.5, -1.0, "undecided"),
         (1.0, 9.0, 10.0, "does not hold"),
     ],
 )
 def test_a_verdict_takes_the_whole_interval(low, high, beyond, expected):
     middle, half = (low + high) / 2, (high - low) / 2
     assert verdict(Estimate(middle, half, 3), beyond) == expected
-    assert verdict(Estimate(middle, half, 2), beyond) == "cannot tell"
+    assert verdict(Estimate(middle, half, 2), beyond) == "undecided"
 
 
-def test_without_numbers_nothing_is_said():
-    assert verdict(None, 0.0) == "cannot tell"
-    assert verdict(Estimate(5.0, nan, 3), 0.0) == "cannot tell"
+def test_no_verdict_without_numbers():
+    assert verdict(None, 0.0) == "undecided"
+    assert verdict(Estimate(5.0, nan, 3), 0.0) == "undecided"
 
 
-def test_a_claim_is_as_good_as_its_worst_check():
-    assert together(["holds", "holds"]) == "holds"
-    assert together(["holds", "cannot tell"]) == "cannot tell"
-    assert together(["cannot tell", "does not hold", "holds"]) == "does not hold"
-    assert together([]) == "cannot tell"
+def test_the_verdict_of_a_claim_is_that_of_its_worst_check():
+    assert combine(["holds", "holds"]) == "holds"
+    assert combine(["holds", "undecided"]) == "undecided"
+    assert combine(["undecided", "does not hold", "holds"]) == "does not hold"
+    assert combine([]) == "undecided"

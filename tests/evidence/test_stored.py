@@ -1,4 +1,4 @@
-"""benchmarks/results/reproduce.json: whole for its claims, and what docs and README show is made from it."""
+"""benchmarks/results/reproduce.json: whole for its claims, and what the docs show is made from it."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -20,60 +20,60 @@ from inline_attention.evidence.claims import (
     trained,
 )  # fmt: skip
 from inline_attention.evidence.figures import draw
-from inline_attention.evidence.report import SUMMARY, page, summary, table
 from inline_attention.evidence.results import Numbers, read_results
+from inline_attention.evidence.results_page import SUMMARY, page, summary, table
 from inline_attention.evidence.scale import SCALES
-from inline_attention.evidence.statistics import FEWEST
+from inline_attention.evidence.statistics import MIN_SEEDS
 
 ROOT = Path(__file__).parents[2]
 RESULTS = read_results(ROOT / "benchmarks" / "results" / "reproduce.json")
 NUMBERS = Numbers.of(RESULTS)
 
 
-def picture_of(name):
+def image_of(name):
     return f"images/results_{name}.png"
 
 
 def test_the_page_is_made_from_the_records():
     """After a change of claims or of the report: `make results`."""
-    pictures = {claim.name: picture_of(claim.name) for claim in RESULTS.chosen}
-    assert (ROOT / "docs" / "results.md").read_text() == page(RESULTS, pictures)
+    images = {claim.name: image_of(claim.name) for claim in RESULTS.chosen}
+    assert (ROOT / "docs" / "results.md").read_text() == page(RESULTS, images)
 
 
 @pytest.mark.parametrize("name", RESULTS.claims)
 def test_every_claim_has_a_figure(name):
     assert draw(CLAIMS[name], NUMBERS) is not None
-    assert (ROOT / "docs" / picture_of(name)).stat().st_size > 5000
+    assert (ROOT / "docs" / image_of(name)).stat().st_size > 5000
 
 
-def test_the_readme_has_the_short_form():
-    assert "\n".join(table(SUMMARY, summary(RESULTS))) in (ROOT / "README.md").read_text()
+def test_the_summary_in_the_docs_is_made_from_the_records():
+    assert "\n".join(table(SUMMARY, summary(RESULTS))) in (ROOT / "docs" / "reproduce.md").read_text()
 
 
-def test_its_claims_were_measured_whole_with_shared_seeds():
+def test_all_claims_were_measured_completely_with_shared_seeds():
     assert RESULTS.claims == list(CLAIMS)
-    assert RESULTS.says == SCALES[RESULTS.scale].says, "docs/reproduce.md says how to go on with it"
-    assert len({record.key for record in RESULTS.records}) == RESULTS.wanted
-    assert RESULTS.seeds >= FEWEST
+    assert RESULTS.description == SCALES[RESULTS.scale].description, "docs/reproduce.md says how to go on with it"
+    assert len({record.key for record in RESULTS.records}) == RESULTS.planned
+    assert RESULTS.seeds >= MIN_SEEDS
     seeds = set(range(RESULTS.seeds))
     for claim in RESULTS.chosen:
         for side in claim.sides:
             assert set(NUMBERS.values[side]) == seeds, f"{claim.name}: {side}"
-    for contender in trained(RESULTS.chosen):
-        assert set(NUMBERS.values[Side(contender)]) == ({0} if contender.rate in RATES else seeds), contender.label
+    for candidate in trained(RESULTS.chosen):
+        assert set(NUMBERS.values[Side(candidate)]) == ({0} if candidate.rate in RATES else seeds), candidate.label
 
 
-def test_the_readme_says_what_was_measured():
-    def mean(contender, metric="top1"):
-        return NUMBERS.mean(Side(contender, metric)).mean
+def test_sentences_in_the_docs_have_the_measured_numbers():
+    def mean(candidate, metric="top1"):
+        return NUMBERS.mean(Side(candidate, metric)).mean
 
     def pair(left, right):
         return f"{mean(left):.1f} and {mean(right):.1f}"
 
-    def longer(*contenders):
-        return pair(*(replace(one, longer=LENGTHS[-1]) for one in contenders))
+    def longer(*candidates):
+        return pair(*(replace(one, longer=LENGTHS[-1]) for one in candidates))
 
-    readme = " ".join((ROOT / "README.md").read_text().split())
+    page = " ".join((ROOT / "docs" / "reproduce.md").read_text().split())
     fine = [at_equal_compute(one, RESOLUTIONS[-1]) for one in (INLINE_LOCAL, SOFTMAX_LOCAL)]
     for said in (
         f"({mean(replace(LINEAR, kernel='identity')):.1f} % against {mean(INLINE):.1f} %)",
@@ -83,18 +83,18 @@ def test_the_readme_says_what_was_measured():
         f"({pair(*fine)} %)",
         f"{mean(INLINE_LOCAL, 'speed_8x'):.1f} times as fast as softmax",
     ):
-        assert said in readme, said
+        assert said in page, said
 
 
 def test_records_can_be_compared_with_a_later_run():
-    """Versions, machine, seconds, the recipe's hash; one recipe for all seeds of a contender."""
+    """Versions, machine, seconds, the recipe's hash; one recipe for all seeds of a candidate."""
     hashes = {}
     for record in RESULTS.records:
         assert record.status in ("done", "diverged")
         assert record.seconds > 0
         assert {"torch", "timm"} <= set(record.environment)
-        hashes.setdefault((record.kind, str(record.contender)), set()).add(record.recipe_hash)
+        hashes.setdefault((record.kind, str(record.candidate)), set()).add(record.recipe_hash)
         assert record.code
     assert all(len(found) == 1 for found in hashes.values())
-    for kind in ("train", "look", "race"):
+    for kind in ("train", "analyze", "time"):
         assert len({record.code for record in RESULTS.records if record.kind == kind}) == 1

@@ -1,44 +1,30 @@
-"""The page as people use it, in a real browser. Needs Debian's chromium; without it the tests say so."""
+"""The page as people use it, in a real browser. Needs chromium or Chrome; without it the tests say so."""
 
 import io
-import os
 import re
 import shutil
-import signal
-import subprocess
-import sys
-from functools import partial
+from contextlib import contextmanager
 from time import perf_counter
 
 import pytest
 from PIL import Image
 from playwright.sync_api import expect, sync_playwright
 
-CHROMIUM = shutil.which("chromium")
+from .server import running_server
+
+NAMES = ("chromium", "chromium-browser", "google-chrome")
+"""What Debian, Ubuntu and Google call it."""
+CHROMIUM = next(filter(None, map(shutil.which, NAMES)), None)
 expect.set_options(timeout=20_000)
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"]
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed: apt install chromium")
 
 
 @pytest.fixture(scope="module")
-def address():
-    """The command, as a user starts it; the line that it prints says where."""
-    command = [sys.executable, "-m", "inline_attention", "explore", "inline_deit_nano", "deit_tiny_patch16_224"]
-    heard = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # a shell's background jobs are deaf to it
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env={**os.environ}, preexec_fn=heard
-    ) as server:
-        try:
-            line = ""
-            for line in server.stdout:
-                if line.startswith("http"):
-                    break
-            assert line.startswith("http://127.0.0.1:"), line
-            yield line.split()[0]
-            server.send_signal(signal.SIGINT)
-            assert server.wait(20) == 0, "Ctrl-C is how it is ended"
-        finally:
-            server.kill()
+def address(tmp_path_factory):
+    """The command, as a user starts and ends it."""
+    with running_server(tmp_path_factory.mktemp("uploads"), "inline_deit_nano", "deit_tiny_patch16_224") as found:
+        yield found
 
 
 @pytest.fixture(scope="module")
@@ -49,26 +35,39 @@ def browser():
         started.close()
 
 
-@pytest.fixture
-def page(browser, address):
-    """A fresh visit; anything asked of another machine, and any script error, fails the test."""
+@contextmanager
+def visit(browser, address):
+    """A fresh visit; a request to another machine, or a script error, fails the test."""
     context = browser.new_context(viewport={"width": 1280, "height": 1400})
-    visit = context.new_page()
+    page = context.new_page()
     elsewhere, errors = [], []
-    visit.on("request", lambda r: elsewhere.append(r.url) if not r.url.startswith((address, "data:", "blob:", "ws:")) else None)
-    visit.on("pageerror", lambda error: errors.append(str(error)))
-    visit.goto(address)
-    expect(visit.locator("#map0 img")).to_be_visible(timeout=30_000)
-    yield visit
+    page.on("request", lambda r: elsewhere.append(r.url) if not r.url.startswith((address, "data:", "blob:", "ws:")) else None)
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    page.goto(address)
+    expect(page.locator("#map0 img")).to_be_visible(timeout=30_000)
+    yield page
     context.close()
     assert not errors
     assert not elsewhere, "the page works without internet"
 
 
+@pytest.fixture(scope="module")
+def page(browser, address):
+    """One visit for the tests that follow each other on it: loading the page takes seconds."""
+    with visit(browser, address) as opened:
+        yield opened
+
+
+@pytest.fixture
+def fresh_page(browser, address):
+    with visit(browser, address) as opened:
+        yield opened
+
+
 def shown(page, place=0):
-    """The picture that the page shows now, as a browser fetched it."""
+    """The image that the page shows now, as a browser fetched it."""
     source = page.locator(f"#map{place} img").get_attribute("src")
-    return source, Image.open(io.BytesIO(page.request.get(source).body())).convert("RGB")
+    return source, Image.open(io.BytesIO(page.request.get(source, max_retries=3).body())).convert("RGB")
 
 
 def wait_for_another(page, source, place=0):
@@ -90,10 +89,10 @@ def test_the_page_opens_with_an_answer(page):
 
 def test_a_click_moves_the_query_and_answers_soon(page):
     """The point is where the click was. The tests beside this one take a core: a second is held by the page's own answer."""
-    picture = page.locator("#picture img")
-    box = picture.bounding_box()
+    image = page.locator("#image img")
+    box = image.bounding_box()
     source, _ = shown(page)
-    picture.click(position={"x": box["width"] * 0.2, "y": box["height"] * 0.8})
+    image.click(position={"x": box["width"] * 0.2, "y": box["height"] * 0.8})
     wait_for_another(page, source)
     down = float(page.locator("#down input[type=number]").input_value())
     across = float(page.locator("#across input[type=number]").input_value())
@@ -102,7 +101,7 @@ def test_a_click_moves_the_query_and_answers_soon(page):
     for share in (0.3, 0.4, 0.5, 0.6, 0.7):
         source, _ = shown(page)
         start = perf_counter()
-        picture.click(position={"x": box["width"] * share, "y": box["height"] * 0.4})
+        image.click(position={"x": box["width"] * share, "y": box["height"] * 0.4})
         wait_for_another(page, source)
         times.append(perf_counter() - start)
     assert min(times) < 4, times
@@ -126,7 +125,17 @@ def test_samples_and_sliders(page):
     expect(page.locator("#words1")).to_contain_text("Strongest at", timeout=20_000)
 
 
-def test_models_are_chosen_by_name(page):
+def test_times_grow_with_the_size(page):
+    page.get_by_role("tab", name=re.compile("Time")).click()
+    slider = page.locator("#largest input[type=number]")
+    slider.fill("192")
+    slider.press("Enter")
+    expect(page.locator("#timed")).to_contain_text("At 192 pixels a side: inline_deit_nano", timeout=60_000)
+    expect(page.locator("#times img")).to_be_visible()
+
+
+def test_models_are_chosen_by_name(fresh_page):
+    page = fresh_page
     box = page.locator("#models input")
     box.fill("inline_pvt_nano")
     box.press("Enter")
@@ -138,18 +147,19 @@ def test_models_are_chosen_by_name(page):
 
 
 def upload(page, name, data):
-    page.locator("#picture button[aria-label='Clear'], #picture button[aria-label='Remove Image']").first.click()
-    page.locator("#picture input[type=file]").set_input_files({"name": name, "mimeType": "image/png", "buffer": data})
+    page.locator("#image button[aria-label='Clear'], #image button[aria-label='Remove Image']").first.click()
+    page.locator("#image input[type=file]").set_input_files({"name": name, "mimeType": "image/png", "buffer": data})
 
 
-def png(picture):
+def png(image):
     file = io.BytesIO()
-    picture.save(file, "PNG")
+    image.save(file, "PNG")
     return file.getvalue()
 
 
-def test_uploads(page):
-    """A picture of one's own; a large one is made smaller; one that is no picture, and one that is too large, are refused."""
+def test_uploads(fresh_page):
+    """An image of one's own; a large one is resized; a file that is no image is refused."""
+    page = fresh_page
     source, _ = shown(page)
     upload(page, "mine.png", png(Image.new("RGB", (300, 200), (200, 30, 30))))
     wait_for_another(page, source)
@@ -157,22 +167,13 @@ def test_uploads(page):
     assert found.width / found.height == pytest.approx(1.5, abs=0.01), "as it is"
     upload(page, "large.png", png(Image.new("RGB", (3000, 2000), (30, 200, 30))))
     expect(page.locator("#note")).to_contain_text("3,000 x 2,000 pixels were made 1,024 x 683.", timeout=30_000)
+    upload(page, "no.png", b"no image at all")
+    expect(toast(page)).to_contain_text("not an image that can be read", timeout=30_000)
+
+
+def test_an_image_that_is_too_large(page):
     upload(page, "huge.png", png(Image.new("L", (10_000, 10_000), 200)))
     expect(toast(page)).to_contain_text("10,000 x 10,000 pixels are more than this page takes", timeout=60_000)
-
-
-def test_a_file_that_is_no_picture(page):
-    upload(page, "no.png", b"no picture at all")
-    expect(toast(page)).to_contain_text("not a picture that can be read", timeout=30_000)
-
-
-def test_times_grow_with_the_size(page):
-    page.get_by_role("tab", name=re.compile("Time")).click()
-    slider = page.locator("#largest input[type=number]")
-    slider.fill("192")
-    slider.press("Enter")
-    expect(page.locator("#timed")).to_contain_text("At 192 pixels a side: inline_deit_nano", timeout=60_000)
-    expect(page.locator("#times img")).to_be_visible()
 
 
 def test_a_narrow_screen_shows_everything_below_each_other(browser, address, tmp_path):
@@ -186,7 +187,8 @@ def test_a_narrow_screen_shows_everything_below_each_other(browser, address, tmp
     context.close()
 
 
-def test_two_people_do_not_meet(browser, address):
+@pytest.mark.slow
+def test_two_visitors_get_their_own_answers(browser, address):
     contexts = [browser.new_context(viewport={"width": 1280, "height": 1000}) for _ in range(2)]
     visits = [context.new_page() for context in contexts]
     for visit in visits:
@@ -204,7 +206,7 @@ def test_two_people_do_not_meet(browser, address):
 
 
 def test_the_server_fetches_nothing_for_a_visitor(browser, address):
-    """A question that names a picture elsewhere is refused before the page sees it."""
+    """A question that names an image elsewhere is refused before the page sees it."""
     context = browser.new_context()
     asked = {
         "data": [{"path": "http://10.0.0.1/a.png", "meta": {"_type": "gradio.FileData"}}],

@@ -8,8 +8,7 @@ import torch.nn.functional as F
 
 from inline_attention import MIXERS, InLineAttention
 from inline_attention.layers import block as block_file
-from inline_attention.layers.block import Block
-from inline_attention.layers.mlp import DepthwiseMlp
+from inline_attention.layers.block import Block, DepthwiseMlp
 
 
 @pytest.mark.parametrize("name", MIXERS)
@@ -51,9 +50,9 @@ def test_depthwise_mlp_is_a_convolution_of_the_hidden_layer(prefix):
     mlp = DepthwiseMlp(4, 12)
     x = torch.randn(3, prefix + 20, 4)
     hidden = mlp.fc1(x)
-    picture = hidden[:, prefix:].mT.reshape(3, 12, 4, 5)
-    picture = F.conv2d(picture, mlp.weight.unsqueeze(1), mlp.bias, padding=1, groups=12)
-    hidden = torch.cat([hidden[:, :prefix], picture.flatten(2).mT], 1)
+    image = hidden[:, prefix:].mT.reshape(3, 12, 4, 5)
+    image = F.conv2d(image, mlp.weight.unsqueeze(1), mlp.bias, padding=1, groups=12)
+    hidden = torch.cat([hidden[:, :prefix], image.flatten(2).mT], 1)
     torch.testing.assert_close(mlp(x, (4, 5), num_prefix_tokens=prefix), mlp.fc2(F.gelu(hidden)))
 
 
@@ -69,15 +68,15 @@ def test_a_block_wants_a_mixer():
 
 @pytest.mark.parametrize(("grid", "prefix"), [((11, 6), 0), ((11, 6), 2), ((7, 3, 4), 1), ((50,), 1)])
 @pytest.mark.parametrize("options", [{}, {"local": False}, {"lepe": True}, {"local_size": 5}], ids=str)
-def test_a_large_picture_is_taken_in_bands(grid, prefix, options, monkeypatch):
+def test_a_large_image_is_taken_in_bands(grid, prefix, options, monkeypatch):
     """Without gradients, and with no one watching; the same comes out."""
     torch.manual_seed(0)
     made = Block(InLineAttention(24, 3, grid_dims=len(grid), form="folded", **options), raw_local=prefix == 2).double().eval()
     x = torch.randn(2, prefix + prod(grid), 24, dtype=torch.float64)
     with torch.no_grad():
         whole = made(x, grid, num_prefix_tokens=prefix)
-        monkeypatch.setattr(block_file, "LARGE", 1)
-        monkeypatch.setattr(block_file, "BAND", 3 * prod(grid[1:]))
+        monkeypatch.setattr(block_file, "LARGE_IMAGE", 1)
+        monkeypatch.setattr(block_file, "BAND_TOKENS", 3 * prod(grid[1:]))
         seen = []
         respond = Block.respond
         monkeypatch.setattr(Block, "respond", lambda self, x, *a, **b: (seen.append(x.shape[1]), respond(self, x, *a, **b))[1])
@@ -93,7 +92,7 @@ def test_a_large_picture_is_taken_in_bands(grid, prefix, options, monkeypatch):
     assert not seen
 
 
-def test_dropout_kept_on_by_hand_is_kept_on_large_pictures(monkeypatch):
+def test_dropout_kept_on_by_hand_is_kept_on_large_images(monkeypatch):
     """Monte-Carlo dropout: the model in eval, its dropout layers in training."""
     torch.manual_seed(0)
     made = Block(InLineAttention(24, 3, form="folded", proj_drop=0.5), drop=0.5).eval()
@@ -101,11 +100,11 @@ def test_dropout_kept_on_by_hand_is_kept_on_large_pictures(monkeypatch):
         if isinstance(part, torch.nn.Dropout):
             part.train()
     x = torch.randn(1, 66, 24)
-    monkeypatch.setattr(block_file, "LARGE", 1)
+    monkeypatch.setattr(block_file, "LARGE_IMAGE", 1)
     with torch.no_grad():
         torch.manual_seed(1)
         banded = made(x, (11, 6))
         torch.manual_seed(1)
-        monkeypatch.setattr(block_file, "LARGE", 2**23)
+        monkeypatch.setattr(block_file, "LARGE_IMAGE", 2**23)
         torch.testing.assert_close(banded, made(x, (11, 6)), rtol=0, atol=0)
         assert not torch.equal(banded, made(x, (11, 6)))

@@ -113,19 +113,19 @@ def test_an_exported_graph_is_folded():
     """It has to serve every N, and makes neither queries nor keys: no product has 3 C or 2 C columns."""
     layer = InLineAttention(24, 3).eval()
 
-    class OnPictures(nn.Module):
+    class OnImages(nn.Module):
         def __init__(self):
             super().__init__()
             self.layer = layer
 
-        def forward(self, picture):
-            return self.layer(picture.flatten(2).mT, tuple(picture.shape[2:]))
+        def forward(self, image):
+            return self.layer(image.flatten(2).mT, tuple(image.shape[2:]))
 
     sides = {2: torch.export.Dim("height", min=1, max=99), 3: torch.export.Dim("width", min=1, max=99)}
-    program = torch.export.export(OnPictures(), (torch.randn(1, 24, 2, 3),), dynamic_shapes=(sides,))
+    program = torch.export.export(OnImages(), (torch.randn(1, 24, 2, 3),), dynamic_shapes=(sides,))
     assert {node.meta["val"].shape[-1] for node in program.graph.nodes if "linear" in str(node.target)} == {24}
-    picture = torch.randn(1, 24, 1, 2)
-    torch.testing.assert_close(program.module()(picture), layer(picture.flatten(2).mT, (1, 2)), rtol=1e-5, atol=1e-5)
+    image = torch.randn(1, 24, 1, 2)
+    torch.testing.assert_close(program.module()(image), layer(image.flatten(2).mT, (1, 2)), rtol=1e-5, atol=1e-5)
 
 
 def test_a_kernel_can_be_any_function():
@@ -169,7 +169,7 @@ def test_no_more_than_linear_memory_is_written():
 @pytest.mark.parametrize("local", [True, False])
 @pytest.mark.parametrize("size", [3, (5, 3), (2, 3)])
 def test_summaries_of_bands_answer_like_the_whole(kernel, local, size):
-    """A picture of 7 x 4 tokens and a class token, in bands of 1, 4 and 2 rows, with the rows next to them."""
+    """An image of 7 x 4 tokens and a class token, in bands of 1, 4 and 2 rows, with the rows next to them."""
     layer = InLineAttention(24, 3, kernel=kernel, local=local, local_size=size if local else 3, dtype=torch.float64).eval()
     x = torch.randn(2, 29, 24, dtype=torch.float64)
     whole = layer(x, (7, 4), num_prefix_tokens=1)

@@ -24,6 +24,15 @@ def in_half_and_full_precision(name, options, dtype, autocast, count, size, dim=
 
 
 HALF = [torch.float16, torch.bfloat16]
+PRECISIONS = [
+    pytest.param(
+        dtype, autocast, count, marks=[] if (dtype is torch.float16) == (autocast is (count > 197)) else pytest.mark.slow
+    )
+    for dtype in HALF
+    for autocast in (False, True)
+    for count in (197, 65_536)
+]
+"""Half of them by default: each dtype with each length, in and out of autocast; the others by `make slow`."""
 
 
 @pytest.mark.parametrize("options", [options.values[1] for options in VARIANTS if options.values[0] == "inline"])
@@ -49,15 +58,25 @@ def test_a_common_offset_does_not_spoil_the_covariance(options, autocast):
     assert (out - expected).norm() < 2 * torch.finfo(torch.bfloat16).eps * expected.norm()
 
 
-@pytest.mark.parametrize(("name", "options"), VARIANTS)
-@pytest.mark.parametrize("dtype", HALF)
-@pytest.mark.parametrize("autocast", [False, True])
-@pytest.mark.parametrize("count", [197, 65_536])
-def test_every_mixer_is_finite_and_near_fp32_in_half_precision(name, options, dtype, autocast, count):
-    if name == "softmax":
-        count = min(count, 4096)  # quadratic
+def assert_finite_and_near_fp32(name, options, dtype, autocast, count):
     (out, grad), (expected, _) = in_half_and_full_precision(name, options, dtype, autocast, count, size=1)
     assert out.isfinite().all()
     assert grad.isfinite().all()
     rounding = torch.finfo(dtype).eps
     assert (out - expected).norm() < 4 * rounding * expected.norm()
+
+
+@pytest.mark.parametrize(("name", "options"), VARIANTS)
+@pytest.mark.parametrize(("dtype", "autocast", "count"), PRECISIONS)
+def test_every_mixer_is_finite_and_near_fp32_in_half_precision(name, options, dtype, autocast, count):
+    if name == "softmax":
+        count = min(count, 2048)  # quadratic
+    assert_finite_and_near_fp32(name, options, dtype, autocast, count)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [options.values[1] for options in VARIANTS if options.values[0] == "softmax"])
+@pytest.mark.parametrize("dtype", HALF)
+@pytest.mark.parametrize("autocast", [False, True])
+def test_softmax_of_4096_tokens_in_half_precision(options, dtype, autocast):
+    assert_finite_and_near_fp32("softmax", options, dtype, autocast, 4096)

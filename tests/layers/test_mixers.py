@@ -29,8 +29,15 @@ def assert_same(mixer, ours, theirs, inputs):
 
 @pytest.mark.parametrize(("name", "options"), VARIANTS)
 @pytest.mark.parametrize(("grid", "prefix"), GRIDS)
-@pytest.mark.parametrize("masked", [False, True])
-@pytest.mark.parametrize("batch", [1, 5])
+@pytest.mark.parametrize(
+    ("batch", "masked"),
+    [
+        (1, False),
+        (5, True),
+        pytest.param(1, True, marks=pytest.mark.slow),
+        pytest.param(5, False, marks=pytest.mark.slow),
+    ],
+)
 def test_equals_its_dense_reference(name, options, grid, prefix, masked, batch):
     mixer = build(name, **options)
     x = torch.randn(batch, prefix + prod(grid), 8, dtype=torch.float64, requires_grad=True)
@@ -127,8 +134,8 @@ def test_norm_of_queries_and_keys(name):
 
 
 @pytest.mark.parametrize(("name", "options"), VARIANTS)
-def test_a_picture_without_valid_tokens_spoils_nothing(name, options):
-    """Finite, and no gradient to the other pictures' parameters is lost to NaN."""
+def test_an_image_without_valid_tokens_spoils_nothing(name, options):
+    """Finite, and no gradient to the other images' parameters is lost to NaN."""
     mixer = build(name, **options)
     x = torch.randn(2, 12, 8, dtype=torch.float64, requires_grad=True)
     mask = torch.tensor([[True] * 12, [False] * 12])
@@ -191,10 +198,10 @@ def test_a_mask_is_the_same_as_a_shorter_sequence(name, options):
 
 
 @pytest.mark.parametrize(("name", "options"), VARIANTS)
-def test_pictures_of_a_batch_do_not_meet(name, options):
+def test_images_of_a_batch_do_not_meet(name, options):
     mixer = build(name, **options)
     x = torch.randn(4, 12, 8, dtype=torch.float64)
-    one_by_one = torch.cat([mixer(picture, (3, 4)) for picture in x.split(1)])
+    one_by_one = torch.cat([mixer(image, (3, 4)) for image in x.split(1)])
     order = torch.tensor([2, 0, 3, 1])
     torch.testing.assert_close(mixer(x, (3, 4)), one_by_one, rtol=1e-10, atol=1e-10)
     torch.testing.assert_close(mixer(x[order], (3, 4)), one_by_one[order], rtol=1e-10, atol=1e-10)

@@ -5,8 +5,9 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from inline_attention.layers import MIXERS, Block, InLineAttention, mlp
-from inline_attention.layers.residual import add_linear
+from inline_attention.layers import MIXERS, Block, InLineAttention
+from inline_attention.layers import block as block_file
+from inline_attention.ops.sums import add_linear
 
 
 @pytest.mark.parametrize("bias", [True, False])
@@ -88,18 +89,18 @@ def test_dropped_branches_add_themselves_to_the_stream_afterwards():
 
 
 def test_an_mlp_in_pieces_is_the_mlp(monkeypatch):
-    part = mlp.Mlp(8, 32).double()
+    part = block_file.Mlp(8, 32).double()
     x, residual = torch.randn(3, 7, 8, dtype=torch.float64), torch.randn(3, 7, 8, dtype=torch.float64)
     whole = residual + part(x)
     made = []
-    part.act.register_forward_hook(lambda module, given, out: made.append(tuple(out.shape)))
-    monkeypatch.setattr(mlp, "LARGEST", 5 * 32)
+    handle = part.act.register_forward_hook(lambda module, given, out: made.append(tuple(out.shape)))
+    monkeypatch.setattr(block_file, "MLP_CHUNK", 5 * 32)
     with torch.no_grad():
         torch.testing.assert_close(part(x, residual=residual), whole)
         assert made == [(3, 7, 32)]  # who looks sees all of it
     sizes = []
     monkeypatch.setattr(part.act, "forward", lambda x: (sizes.append(tuple(x.shape)), torch.nn.functional.gelu(x))[1])
-    part.act._forward_hooks.clear()
+    handle.remove()
     with torch.no_grad():
         torch.testing.assert_close(part(x, residual=residual), whole)
     assert sizes == [(5, 32)] * 4 + [(1, 32)]

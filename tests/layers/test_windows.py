@@ -8,8 +8,9 @@ import torch.nn.functional as F
 
 from inline_attention import MIXERS
 from inline_attention.layers import Block
-from inline_attention.layers.position_bias import PositionBias, resample_table
-from inline_attention.ops.windows import Window
+from inline_attention.layers.local_residual import add_local
+from inline_attention.layers.softmax import PositionBias, resample_table
+from inline_attention.ops.shifted_windows import Window
 
 from ..dense_form import dense_forward
 from ..formulas import FORMULAS
@@ -164,9 +165,9 @@ def test_a_block_can_make_local_kernels_from_its_raw_input():
 def test_reduced_keys_come_from_a_smaller_map(name, local, grid):
     mixer = build(name, reduction=2, local=local)
     x = torch.randn(2, grid[0] * grid[1], 8, dtype=torch.float64)
-    picture = F.pad(x.mT.unflatten(2, grid), (0, grid[1] % 2, 0, grid[0] % 2))
+    image = F.pad(x.mT.unflatten(2, grid), (0, grid[1] % 2, 0, grid[0] % 2))
     weight, bias = mixer.reduction.conv.weight, mixer.reduction.conv.bias
-    smaller = F.conv2d(picture, weight, bias, stride=2).flatten(2).mT
+    smaller = F.conv2d(image, weight, bias, stride=2).flatten(2).mT
     smaller = F.layer_norm(smaller, (8,), mixer.reduction.norm.weight, mixer.reduction.norm.bias)
     plain = build(name, context_dim=8)
     plain.load_state_dict(mixer.state_dict(), strict=False)
@@ -174,7 +175,7 @@ def test_reduced_keys_come_from_a_smaller_map(name, local, grid):
     parts = mixer.local_parts()
     if parts:
         values = F.linear(x, mixer.kv.weight[8:], mixer.kv.bias[8:])
-        local_sum = mixer._add_local(torch.zeros_like(x), x.mean(1), values, grid, 0)
+        local_sum = add_local(torch.zeros_like(x), parts, x.mean(1), values, grid)
         expected = expected + F.linear(local_sum, mixer.proj.weight)
     torch.testing.assert_close(mixer(x, grid), expected, rtol=1e-10, atol=1e-10)
     rows = mixer.attention_rows(x, grid, [0])
@@ -200,7 +201,7 @@ def test_a_table_is_resampled_and_cropped():
         ({"windows": SHIFTED, "grid_dims": 1}, {}, "windows and reduction need a map"),
         ({"windows": STRIPES, "position_bias": True}, {}, "position_bias needs one window of known size"),
         ({"lepe": True, "local_size": 5, "local": True}, {}, "local_size=5 needs local=True and lepe=False"),
-        ({"windows": SHIFTED}, {"grid": None}, "this layer looks at a map: pass the grid"),
+        ({"windows": SHIFTED}, {"grid": None}, "a layer with windows or spatial reduction needs the grid"),
         ({"windows": SHIFTED}, {"num_prefix_tokens": 2}, "takes no prefix tokens, no mask and no context"),
     ],
 )

@@ -18,7 +18,7 @@ def build(name, dim=8, num_heads=2, dtype=torch.float64, **options):
 
 
 def random_mask(batch, count):
-    """Some valid; in the last picture only one."""
+    """Some valid; in the last image only one."""
     mask = torch.rand(batch, count) > 0.4
     mask[:, 0] = True
     mask[-1] = torch.arange(count) == count // 2

@@ -1,7 +1,7 @@
 """The published models under the names of the golden files and under ours, and official checkpoints made of golden weights."""
 
 import json
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 
 import timm
@@ -32,13 +32,25 @@ SMALL = ["inline_cswin_nano", "inline_deit_nano", "inline_pvt_nano", "inline_swi
 TINY = ["inline_cswin_tiny", "inline_deit_tiny", "inline_pvt_tiny", "inline_swin_tiny"]
 
 
-def official(name: str) -> dict[str, Tensor]:
-    """A checkpoint with the authors' names."""
+@lru_cache(maxsize=4)
+def _golden_weights(name: str) -> dict[str, Tensor]:
     return {key: torch.from_numpy(value) for key, value in weights(golden_models()[PUBLISHED[name]]["params"]).items()}
 
 
+def official(name: str) -> dict[str, Tensor]:
+    """A checkpoint with the authors' names."""
+    return dict(_golden_weights(name))
+
+
+@cache
+def on_meta(name: str) -> nn.Module:
+    """The model without weights, made once: do not change it."""
+    with torch.device("meta"):
+        return timm.create_model(name)
+
+
 def hollow(name: str, **options) -> nn.Module:
-    """The model without the time that starting weights take."""
+    """The model with uninitialised weights, which is fast."""
     with torch.device("meta"):
         model = timm.create_model(name, **options)
     return model.to_empty(device="cpu").eval()

@@ -13,13 +13,25 @@ from torch import nn
 from inline_attention import KERNELS, MIXERS
 from inline_attention.layers import Block, SoftmaxAttention
 
-from .published import PUBLISHED, SMALL, TINY, hollow
+from .published import PUBLISHED, SMALL, TINY, hollow, on_meta
 
 MODELS = timm.list_models("inline_*")
 COMBINATIONS = [(name, mixer) for name in SMALL for mixer in MIXERS]
-GRAPHS = [c for c in COMBINATIONS if c[0] == "inline_swin_nano" or c[1] in ("inline", "softmax")]
-"""For the tests that trace: every mixer, and every family."""
-SIZES = [(224, 224), (256, 320), (101, 67)]
+PAIRS = [
+    pytest.param(name, mixer, marks=[] if mixer in ("inline", "softmax") or number % len(SMALL) == place else pytest.mark.slow)
+    for place, name in enumerate(SMALL)
+    for number, mixer in enumerate(MIXERS)
+]
+"""Every family with inline and softmax, and every other mixer in one family; the other combinations by `make slow`."""
+TRACED = [("inline_swin_nano", "inline"), ("inline_cswin_nano", "inline"), ("inline_deit_nano", "inline")]
+TRACED += [("inline_pvt_nano", "inline"), ("inline_pvt_nano", "softmax")]
+"""Every family; PVT's softmax blocks reduce their keys. The linear Swin and CSwin have softmax blocks in windows."""
+GRAPHS = [
+    pytest.param(*c, marks=[] if c in TRACED else pytest.mark.slow)
+    for c in COMBINATIONS
+    if c[0] == "inline_swin_nano" or c[1] in ("inline", "softmax")
+]
+SIZES = [pytest.param((224, 224), marks=pytest.mark.slow), (256, 320), (101, 67)]
 
 
 def make(name, **options):
@@ -27,13 +39,13 @@ def make(name, **options):
     return timm.create_model(name, **options).eval()
 
 
-def test_all_are_there():
+def test_all_models_are_registered():
     assert set(MODELS) == {*PUBLISHED, *SMALL}
     assert timm.list_models(module="inline_swin") == sorted(name for name in MODELS if "_swin_" in name)
 
 
 @pytest.mark.parametrize("name", SMALL)
-def test_small_siblings_are_small_and_take_small_pictures(name):
+def test_nano_models_are_small_and_take_small_images(name):
     for side, patch in ((8, 1), (28, 2), (32, 2), (64, 4), (224, 16 if "deit" in name else 4)):
         model = make(name, img_size=side, num_classes=10)
         assert sum(parameter.numel() for parameter in model.parameters()) < 1e6
@@ -42,14 +54,14 @@ def test_small_siblings_are_small_and_take_small_pictures(name):
     assert make(name, img_size=(8, 100), num_classes=10)(torch.randn(1, 3, 8, 100)).shape == (1, 10)
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", [pytest.param(n, marks=[] if n in (*TINY, *SMALL) else pytest.mark.slow) for n in MODELS])
 def test_shapes(name):
-    """Features, classes, pyramid and strides at an odd size, without computing."""
+    """Features, logits, pyramid and strides at an odd size, without computing."""
     with torch.device("meta"):
         model = timm.create_model(name, num_classes=7, in_chans=1)
-        picture = torch.empty(2, 1, 101, 67)
-        assert model(picture).shape == (2, 7)
-        assert model.forward_head(model.forward_features(picture), pre_logits=True).shape == (2, model.num_features)
+        features = model.forward_features(torch.empty(2, 1, 101, 67))
+        assert model.forward_head(features).shape == (2, 7)
+        assert model.forward_head(features, pre_logits=True).shape == (2, model.num_features)
         pyramid = timm.create_model(name, features_only=True)
         maps = pyramid(torch.empty(2, 3, 101, 67))
     strides, channels = pyramid.feature_info.reduction(), pyramid.feature_info.channels()
@@ -61,48 +73,48 @@ def test_shapes(name):
 @pytest.mark.parametrize("name", TINY)
 @pytest.mark.parametrize("size", SIZES)
 def test_sizes_at_run_time(name, size):
-    """Any picture, with the weights of 224 x 224; a batch gives what its pictures give one by one, in any order."""
+    """Any image, with the weights of 224 x 224; a batch gives what its images give one by one."""
     model = make(name, num_classes=7)
-    pictures = torch.randn(3, 3, *size)
+    images = torch.randn(2, 3, *size)
     with torch.no_grad():
-        out = model(pictures)
-        assert out.shape == (3, 7)
+        out = model(images)
+        assert out.shape == (2, 7)
         assert out.isfinite().all()
-        alone = torch.cat([model(picture[None]) for picture in pictures])
+        alone = torch.cat([model(image[None]) for image in images])
         torch.testing.assert_close(out, alone, rtol=1e-4, atol=1e-5)
-        torch.testing.assert_close(model(pictures[[2, 0, 1]]), out[[2, 0, 1]], rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(model(images.flip(0)), out.flip(0), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize(("name", "mixer"), COMBINATIONS)
 def test_forward_and_backward(name, mixer):
     model = make(name, mixer=mixer, num_classes=7).train()
-    pictures = torch.randn(2, 3, 45, 39, requires_grad=True)
-    model(pictures).square().sum().backward()
-    assert pictures.grad.isfinite().all()
+    images = torch.randn(2, 3, 45, 39, requires_grad=True)
+    model(images).square().sum().backward()
+    assert images.grad.isfinite().all()
     unused = [key for key, parameter in model.named_parameters() if parameter.grad is None]
     assert unused == []
 
 
-@pytest.mark.parametrize(("name", "mixer"), COMBINATIONS)
+@pytest.mark.parametrize(("name", "mixer"), PAIRS)
 def test_features(name, mixer):
     model = make(name, mixer=mixer, num_classes=7)
-    pictures = torch.randn(2, 3, 41, 35)
+    images = torch.randn(2, 3, 41, 35)
     with torch.no_grad():
-        features = model.forward_features(pictures)
-        last, maps = model.forward_intermediates(pictures, norm=True)
+        features = model.forward_features(images)
+        last, maps = model.forward_intermediates(images, norm=True)
         torch.testing.assert_close(last, features)
         at_end = features[:, 1:].mT.unflatten(2, maps[-1].shape[2:]) if features.ndim == 3 else features
         torch.testing.assert_close(maps[-1], at_end)
         assert len(maps) == len(model.feature_info)
-        two = model.forward_intermediates(pictures, [0, -1], intermediates_only=True, stop_early=True, output_fmt="NHWC")
-        plain = model.forward_intermediates(pictures, intermediates_only=True)
+        two = model.forward_intermediates(images, [0, -1], intermediates_only=True, stop_early=True, output_fmt="NHWC")
+        plain = model.forward_intermediates(images, intermediates_only=True)
         for some, index in zip(two, (0, -1), strict=True):
             torch.testing.assert_close(some.permute(0, 3, 1, 2), plain[index])
-        tokens = model.get_intermediate_layers(pictures, 2)
+        tokens = model.get_intermediate_layers(images, 2)
         torch.testing.assert_close(tokens[-1].mT.unflatten(2, plain[-1].shape[2:]), plain[-1])
         pyramid = timm.create_model(name, mixer=mixer, features_only=True, out_indices=(0, 2)).eval()
         pyramid.load_state_dict({f"model.{key}": value for key, value in model.state_dict().items()}, strict=False)
-        for map_, index in zip(pyramid(pictures), (0, 2), strict=True):
+        for map_, index in zip(pyramid(images), (0, 2), strict=True):
             torch.testing.assert_close(map_, plain[index])
         assert sum(p.numel() for p in pyramid.parameters()) < sum(p.numel() for p in model.parameters())
 
@@ -113,73 +125,87 @@ def test_prefix_tokens_come_with_their_maps():
     assert [(m.shape, p.shape) for m, p in pairs] == [((2, 96, 16, 16), (2, 1, 96))] * 2
 
 
-@pytest.mark.parametrize(("name", "mixer"), COMBINATIONS)
+@pytest.mark.parametrize(("name", "mixer"), PAIRS)
 def test_classifiers(name, mixer):
     model = make(name, mixer=mixer)
-    pictures = torch.randn(2, 3, 32, 32)
+    images = torch.randn(2, 3, 32, 32)
     assert model.num_classes == 1000
     with torch.no_grad():
-        pooled = model.forward_head(model.forward_features(pictures), pre_logits=True)
+        pooled = model.forward_head(model.forward_features(images), pre_logits=True)
         model.reset_classifier(5)
-        assert model(pictures).shape == (2, 5)
+        assert model(images).shape == (2, 5)
         assert isinstance(model.get_classifier(), nn.Linear)
         model.reset_classifier(0)
-        torch.testing.assert_close(model(pictures), pooled)
-        assert make(name, mixer=mixer, num_classes=0)(pictures).shape == pooled.shape
+        torch.testing.assert_close(model(images), pooled)
+        assert make(name, mixer=mixer, num_classes=0)(images).shape == pooled.shape
         model.reset_classifier(0, "")
-        torch.testing.assert_close(model(pictures), model.forward_features(pictures))
+        torch.testing.assert_close(model(images), model.forward_features(images))
         for pool in ("avg", "max", "avgmax"):
             model.reset_classifier(3, pool)
-            assert model(pictures).shape == (2, 3)
+            assert model(images).shape == (2, 3)
 
 
-@pytest.mark.parametrize(("name", "mixer"), COMBINATIONS)
+@pytest.mark.parametrize(("name", "mixer"), PAIRS)
 def test_checkpointed_gradients_equal_plain_ones(name, mixer):
     plain = make(name, mixer=mixer, num_classes=3).train()
     saving = copy.deepcopy(plain)
     saving.set_grad_checkpointing()
-    pictures = torch.randn(2, 3, 32, 32)
+    images = torch.randn(2, 3, 32, 32)
     for model in (plain, saving):
-        model(pictures).square().sum().backward()
+        model(images).square().sum().backward()
     for (key, a), b in zip(plain.named_parameters(), saving.parameters(), strict=True):
         torch.testing.assert_close(a.grad, b.grad, msg=lambda text, key=key: f"{key}: {text}")
 
 
-@pytest.mark.parametrize(("name", "mixer"), COMBINATIONS)
+@pytest.mark.parametrize(("name", "mixer"), PAIRS)
 def test_weights_make_round_trips(name, mixer, tmp_path):
     model, other = make(name, mixer=mixer), timm.create_model(name, mixer=mixer).eval()
-    pictures = torch.randn(1, 3, 32, 40)
+    images = torch.randn(1, 3, 32, 40)
     file = io.BytesIO()
     torch.save(model.state_dict(), file)
     file.seek(0)
     other.load_state_dict(torch.load(file, weights_only=True))
-    assert torch.equal(other(pictures), model(pictures))
+    assert torch.equal(other(images), model(images))
     save_file(model.state_dict(), tmp_path / "weights.safetensors")
     assert load_file(tmp_path / "weights.safetensors").keys() == model.state_dict().keys()
     third = timm.create_model(name, mixer=mixer, checkpoint_path=str(tmp_path / "weights.safetensors")).eval()
-    assert torch.equal(third(pictures), model(pictures))
+    assert torch.equal(third(images), model(images))
+
+
+def shallow(name, mixer):
+    """Options for one block a stage; the last two stages of a linear pyramid have the family's softmax blocks."""
+    if "deit" in name:
+        return {"depth": 1}
+    return {"depths": (1, 1, 1, 1)} | ({} if mixer == "softmax" else {"inline_depths": (1, 1, 0, 0)})
 
 
 @pytest.mark.parametrize(("name", "mixer"), GRAPHS)
 def test_exports_with_a_dynamic_batch(name, mixer):
-    model = make(name, mixer=mixer, num_classes=3)
+    model = make(name, mixer=mixer, num_classes=3, **shallow(name, mixer))
     batch = torch.export.Dim("batch", min=2, max=64)
     program = torch.export.export(model, (torch.randn(4, 3, 32, 40),), dynamic_shapes=({0: batch},))
     for count in (2, 5):
-        pictures = torch.randn(count, 3, 32, 40)
-        torch.testing.assert_close(program.module()(pictures), model(pictures), rtol=1e-4, atol=1e-5)
+        images = torch.randn(count, 3, 32, 40)
+        torch.testing.assert_close(program.module()(images), model(images), rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("mixer", ["inline", "softmax"])
-@pytest.mark.parametrize("name", SMALL)
-def test_compiled_equals_eager(name, mixer):
+COMPILED = [
+    pytest.param(name, mixer, backend, marks=[] if quick else pytest.mark.slow, id=f"{name}-{mixer}-{backend}")
+    for name in SMALL
+    for mixer in ("inline", "softmax")
+    for backend in ("aot_eager", "inductor")
+    if (quick := mixer == "inline" and (backend == "aot_eager") != (name == "inline_swin_nano")) or backend == "inductor"
+]
+"""Every family traced, one of them compiled to machine code; the others by `make slow`."""
+
+
+@pytest.mark.parametrize(("name", "mixer", "backend"), COMPILED)
+def test_compiled_equals_eager(name, mixer, backend):
     torch.compiler.reset()
-    shallow = {"depth": 1} if "deit" in name else {"depths": (1, 1, 1, 1)}
-    linear = {} if "deit" in name or mixer == "softmax" else {"inline_depths": (1, 1, 0, 0)}
-    model = make(name, mixer=mixer, num_classes=3, img_size=16, **shallow, **linear)
-    pictures = torch.randn(2, 3, 16, 24)
+    model = make(name, mixer=mixer, num_classes=3, img_size=16, **shallow(name, mixer))
+    images = torch.randn(2, 3, 16, 24)
     with torch.no_grad():
-        torch.testing.assert_close(torch.compile(model)(pictures), model(pictures), rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(torch.compile(model, backend=backend)(images), model(images), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", SMALL)
@@ -192,8 +218,7 @@ def test_device_and_dtype(name):
 @pytest.mark.parametrize("name", MODELS)
 def test_parameter_groups(name):
     """No weight decay on vectors, positions, class tokens and tables; learning rates fall with depth."""
-    with torch.device("meta"):
-        model = timm.create_model(name)
+    model = on_meta(name)
     listed = model.no_weight_decay()
     assert listed <= dict(model.named_parameters()).keys()
     assert {key for key in dict(model.named_parameters()) if "position" in key} == listed
@@ -273,12 +298,12 @@ def test_wrong_arguments_are_named(options, message):
 @pytest.mark.parametrize(
     ("shape", "message"),
     [
-        ((1, 3, 7, 5), r"pictures must be at least (8 x 8|32 x 32) pixels for patches of (4|16), got 7 x 5"),
-        ((1, 1, 64, 64), r"pictures must be \(batch, 3, height, width\), got \(1, 1, 64, 64\)"),
-        ((3, 64, 64), r"pictures must be \(batch, 3, height, width\), got \(3, 64, 64\)"),
+        ((1, 3, 7, 5), r"images must be at least (8 x 8|32 x 32) pixels for patches of (4|16), got 7 x 5"),
+        ((1, 1, 64, 64), r"images must be \(batch, 3, height, width\), got \(1, 1, 64, 64\)"),
+        ((3, 64, 64), r"images must be \(batch, 3, height, width\), got \(3, 64, 64\)"),
     ],
 )
-def test_wrong_pictures_are_named(name, shape, message):
+def test_wrong_images_are_named(name, shape, message):
     with torch.device("meta"), pytest.raises(ValueError, match=message):
         hollow(name)(torch.empty(shape))
 

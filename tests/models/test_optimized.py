@@ -11,7 +11,7 @@ from inline_attention import optimize
 
 def made(**options):
     torch.manual_seed(0)
-    return create_model("inline_pvt_nano", num_classes=5, depths=(1, 1, 1, 1), **options)
+    return create_model("inline_deit_nano", num_classes=5, depth=1, **options)
 
 
 def test_the_same_outputs_compiled_or_not_at_every_size():
@@ -22,11 +22,11 @@ def test_the_same_outputs_compiled_or_not_at_every_size():
     assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
     assert all(parameter.requires_grad for parameter in model.parameters())
     assert "ompiled: " in fast.report
-    assert "2 pictures of 48 x 40" in fast.report
+    assert "2 images of 48 x 40" in fast.report
     model.eval()
     for shape in ((2, 3, 48, 40), (1, 3, 48, 40), (3, 3, 32, 32)):
-        pictures = torch.randn(shape)
-        given, plain = fast(pictures), model(pictures).detach()
+        images = torch.randn(shape)
+        given, plain = fast(images), model(images).detach()
         assert not given.requires_grad
         assert float((given - plain).abs().max()) < 1e-5 * float(plain.abs().max())
 
@@ -40,7 +40,7 @@ def test_a_module_like_any_other(monkeypatch):
     assert (fast.num_classes, fast.pretrained_cfg) == (5, model.pretrained_cfg)
     with pytest.raises(ValueError, match="optimize needs a model that gives one tensor, got a list"):
         optimize(create_model("inline_pvt_nano", features_only=True), 32)
-    assert "1 picture of 64 x 64" in optimize(create_model("vit_tiny_patch16_224", img_size=64, depth=1), 64).report
+    assert "1 image of 64 x 64" in optimize(create_model("vit_tiny_patch16_224", img_size=64, depth=1), 64).report
 
 
 def other(replacement):
@@ -69,15 +69,15 @@ def not_a_number(model, x):
         (failing, r"Not compiled: torch.compile failed \(no compiler found\)."),
         (off, r"Not compiled: outputs would differ by 1.0e-04 of the largest."),
         (not_a_number, r"Not compiled: outputs would differ by nan of the largest."),
-        (slow, r"Not compiled: it would take [\d.]+ ms instead of [\d.]+ ms for 1 picture of 32 x 32."),
+        (slow, r"Not compiled: it would take [\d.]+ ms instead of [\d.]+ ms for 1 image of 32 x 32."),
     ],
 )
 def test_what_is_not_better_is_not_used(replacement, said, monkeypatch):
     monkeypatch.setattr(torch, "compile", other(replacement))
     model = made().eval()
     fast = optimize(model)
-    pictures = torch.randn(1, 3, 32, 32)
-    torch.testing.assert_close(fast(pictures), model(pictures), rtol=0, atol=0)
+    images = torch.randn(1, 3, 32, 32)
+    torch.testing.assert_close(fast(images), model(images), rtol=0, atol=0)
     assert re.fullmatch(said, fast.report)
     assert fast.report in repr(fast)
 
@@ -106,5 +106,5 @@ def test_what_is_better_is_used(monkeypatch):
 def test_errors():
     with pytest.raises(ValueError, match="batch must be at least 1, got 0"):
         optimize(made(), batch=0)
-    with pytest.raises(ValueError, match="pictures must be at least 8 x 8 pixels for patches of 2, got 4 x 40"):
+    with pytest.raises(ValueError, match="images must be at least 8 x 8 pixels for patches of 2, got 4 x 40"):
         optimize(made(), (4, 40))

@@ -9,10 +9,9 @@ from torch import nn
 
 from inline_attention import load_official
 from inline_attention.layers import Block, InLineAttention
-from inline_attention.layers.position_bias import resample_table
-from inline_attention.models.embed import ConvEmbed, PatchMerge
-from inline_attention.models.identify import CSWIN, DEIT, PVT, identify
-from inline_attention.models.positions import resample
+from inline_attention.layers.softmax import resample_table
+from inline_attention.models.published_models import CSWIN, DEIT, PVT, identify
+from inline_attention.models.stage import ConvEmbed, PatchMerge, resample
 
 from .published import PUBLISHED, SMALL, golden_models, hollow
 
@@ -51,11 +50,11 @@ def test_checkpointing_computes_blocks_again(name):
     calls = []
     for block in (module for module in model.modules() if isinstance(module, Block)):
         block.register_forward_pre_hook(lambda *_: calls.append(1))
-    pictures = torch.randn(1, 3, 32, 32)
-    model(pictures).sum().backward()
+    images = torch.randn(1, 3, 32, 32)
+    model(images).sum().backward()
     plain, calls[:] = len(calls), []
     model.set_grad_checkpointing()
-    model(pictures).sum().backward()
+    model(images).sum().backward()
     assert len(calls) == 2 * plain
 
 
@@ -65,41 +64,41 @@ def test_stopping_early_and_order(name):
     calls = []
     for block in (module for module in model.modules() if isinstance(module, Block)):
         block.register_forward_hook(lambda *_: calls.append(1))
-    pictures = torch.randn(1, 3, 32, 40)
-    maps = model.forward_intermediates(pictures, [1, 0], intermediates_only=True, stop_early=True)
+    images = torch.randn(1, 3, 32, 40)
+    maps = model.forward_intermediates(images, [1, 0], intermediates_only=True, stop_early=True)
     assert len(calls) == (2 if "deit" in name else sum(model.depths()[:2]))
-    everything = model.forward_intermediates(pictures, intermediates_only=True)
+    everything = model.forward_intermediates(images, intermediates_only=True)
     assert torch.equal(maps[0], everything[1])
     assert torch.equal(maps[1], everything[0])
-    features, _ = model.forward_intermediates(pictures, [0], stop_early=True)
+    features, _ = model.forward_intermediates(images, [0], stop_early=True)
     assert features.shape[-1 if features.ndim == 3 else 1] == everything[0].shape[1]
 
 
 @pytest.mark.parametrize("options", [{}, {"class_token": True}])
 def test_a_pruned_model_is_whole(options):
     model = timm.create_model("inline_pvt_nano", **options).eval()
-    pictures = torch.randn(2, 3, 32, 32)
-    maps = model.forward_intermediates(pictures, [1], intermediates_only=True)
+    images = torch.randn(2, 3, 32, 32)
+    maps = model.forward_intermediates(images, [1], intermediates_only=True)
     assert model.prune_intermediate_layers([0, 1]) == [0, 1]
-    features = model.forward_features(pictures)
+    features = model.forward_features(images)
     torch.testing.assert_close(features, maps[0])
     assert (model.num_features, model.num_prefix_tokens) == (64, 0)
     model.reset_classifier(0, "avg")
-    torch.testing.assert_close(model(pictures), features.mean((2, 3)))
+    torch.testing.assert_close(model(images), features.mean((2, 3)))
     model.reset_classifier(5)
-    assert model(pictures).shape == (2, 5)
+    assert model(images).shape == (2, 5)
     deit = timm.create_model("inline_deit_nano").eval()
     deit.prune_intermediate_layers([1, 2])
-    assert len(deit.forward_intermediates(pictures, intermediates_only=True)) == 3
+    assert len(deit.forward_intermediates(images, intermediates_only=True)) == 3
 
 
 def test_merging_pads_below_and_to_the_right():
     merge = PatchMerge(3, 6, norm=nn.LayerNorm(12))
-    picture = torch.randn(2, 3, 5, 7)
-    assert torch.equal(merge(picture), merge(F.pad(picture, (0, 1, 0, 1))))
-    neighbours = F.pad(picture, (0, 1, 0, 1))[:, :, 2:4, 4:6]
+    image = torch.randn(2, 3, 5, 7)
+    assert torch.equal(merge(image), merge(F.pad(image, (0, 1, 0, 1))))
+    neighbours = F.pad(image, (0, 1, 0, 1))[:, :, 2:4, 4:6]
     order = torch.cat([neighbours[:, :, row, column] for row, column in ((0, 0), (1, 0), (0, 1), (1, 1))], 1)
-    torch.testing.assert_close(merge(picture)[:, 1, 2], merge.reduction(merge.norm(order)))
+    torch.testing.assert_close(merge(image)[:, 1, 2], merge.reduction(merge.norm(order)))
 
 
 def test_what_is_resampled_is_resampled_as_the_originals_have_it():
@@ -137,8 +136,8 @@ def test_weights_of_another_patch_size(name):
     kernels = "3x3 to 7x7" if "cswin" in name else "2x2 to 4x4"
     assert report.resized["stages.0.embed.proj.weight"] == f"patches of {kernels}"
     small.set_input_size(64, patch_size=4)
-    pictures = torch.randn(1, 3, 64, 64)
-    torch.testing.assert_close(small(pictures), large(pictures))
+    images = torch.randn(1, 3, 64, 64)
+    torch.testing.assert_close(small(images), large(images))
 
 
 def test_windows_of_linear_blocks_are_shifted_too():
@@ -177,8 +176,8 @@ def test_a_model_on_the_meta_device_is_filled():
     source = timm.create_model("inline_swin_nano").eval()
     empty = timm.create_model("inline_swin_nano", device="meta").eval()
     load_official(empty, source.state_dict())
-    pictures = torch.randn(1, 3, 32, 32)
-    assert torch.equal(empty(pictures), source(pictures))
+    images = torch.randn(1, 3, 32, 32)
+    assert torch.equal(empty(images), source(images))
     with pytest.raises(ValueError, match=r"the model is on the meta device, and the checkpoint has no head.weight for it"):
         load_official(timm.create_model("inline_swin_nano", num_classes=3, device="meta"), source.state_dict())
 

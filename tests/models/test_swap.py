@@ -18,10 +18,9 @@ from inline_attention import KERNELS, stream, swap
 from inline_attention.analysis.capture import capture
 from inline_attention.layers import MIXERS, InLineAttention, Mixer, SoftmaxAttention
 from inline_attention.models import swap_mixer as swapping
-from inline_attention.models.swap_swin import SwinBlock
-from inline_attention.models.swap_timm import TimmAttention
-from inline_attention.ops.windows import Window
-from inline_attention.training.trained import load_trained
+from inline_attention.models.swap_timm import SwinBlock, TimmAttention
+from inline_attention.ops.shifted_windows import Window
+from inline_attention.training.load_trained import load_trained
 
 from ..formulas import FORMULAS
 from .published import SMALL
@@ -77,23 +76,23 @@ def by_hand(attention, swapped, name, **options):
     ],
 )
 def test_softmax_for_softmax_changes_nothing(build):
-    model, pictures = build(), torch.randn(2, 3, 32, 32)
-    before = model(pictures)
+    model, images = build(), torch.randn(2, 3, 32, 32)
+    before = model(images)
     report = swap(model, "softmax", local=False)
     assert report.changed == {f"blocks.{number}.attn": "softmax -> softmax" for number in range(2)}
     assert not any(isinstance(module, Attention) for module in model.modules())
-    torch.testing.assert_close(model(pictures), before, rtol=0, atol=1e-5)
+    torch.testing.assert_close(model(images), before, rtol=0, atol=1e-5)
 
 
 def test_swin_in_its_windows_changes_nothing():
-    model, pictures = swin(strict_img_size=False), torch.randn(2, 3, 32, 48)
+    model, images = swin(strict_img_size=False), torch.randn(2, 3, 32, 48)
     larger = torch.randn(1, 3, 64, 48)
-    before, before_larger = model(pictures), model(larger)
+    before, before_larger = model(images), model(larger)
     report = swap(model, "softmax", keep_windows=True)
     assert report.changed["layers.1.blocks.1.attn"] == (
         "softmax in shifted windows of 4 x 4 -> softmax in shifted windows of 4 x 4"
     )
-    torch.testing.assert_close(model(pictures), before, rtol=0, atol=1e-5)
+    torch.testing.assert_close(model(images), before, rtol=0, atol=1e-5)
     torch.testing.assert_close(model(larger), before_larger, rtol=0, atol=1e-5)
 
 
@@ -109,8 +108,8 @@ def test_swin_gets_other_windows_as_timm_gives_them():
         assert table.shape[:2] == (15, 15)
         state[f"layers.{number}.blocks.{block}.attn.relative_position_bias_table"] = table.flatten(0, 1)
     other.load_state_dict(state)
-    pictures = torch.randn(2, 3, 32, 32)
-    torch.testing.assert_close(model(pictures), other(pictures), rtol=0, atol=1e-5)
+    images = torch.randn(2, 3, 32, 32)
+    torch.testing.assert_close(model(images), other(images), rtol=0, atol=1e-5)
 
 
 # Another formula
@@ -137,8 +136,8 @@ def test_a_swapped_attention_is_the_equation(name):
     swap(model, name, local=False)
     x = torch.randn(2, 16, 32)
     expected = []
-    for picture in x:
-        q, k, v = attention.qkv(picture).chunk(3, dim=-1)
+    for image in x:
+        q, k, v = attention.qkv(image).chunk(3, dim=-1)
         expected.append(attention.proj(FORMULAS[name](q, k, v, 4)))
     torch.testing.assert_close(model.blocks[0].attn(x), torch.stack(expected), rtol=1e-4, atol=1e-5)
 
@@ -180,7 +179,7 @@ def test_kernel_and_local_are_chosen_as_for_models():
 # What is kept
 
 
-def test_what_the_attention_had_is_kept():
+def test_norms_and_dropout_of_the_attention_are_kept():
     model = vit(attn_drop_rate=0.2, proj_drop_rate=0.1, qk_norm=True).to(torch.float64)
     model.requires_grad_(False)
     old = model.blocks[0].attn.train()
@@ -209,7 +208,7 @@ def test_on_the_meta_device():
     assert all(parameter.is_meta for parameter in model.parameters())
 
 
-def test_one_attention_at_two_places_stays_one():
+def test_shared_attention_stays_shared():
     model = vit()
     model.blocks[1].attn = model.blocks[0].attn
     report = swap(model, "linear")
@@ -217,7 +216,7 @@ def test_one_attention_at_two_places_stays_one():
     assert model.blocks[0].attn is model.blocks[1].attn
 
 
-# Pictures of every size, copies, gradients
+# Images of every size, copies, gradients
 
 
 def test_copies_are_independent_of_each_other():
@@ -232,31 +231,31 @@ def test_copies_are_independent_of_each_other():
     swap(fresh)
     fresh.load_state_dict(model.state_dict())
     copies = [copy.deepcopy(model), pickle.loads(pickle.dumps(model)), torch.load(file, weights_only=False), fresh]
-    assert len({id(each.blocks[0].attn.place) for each in (model, *copies)}) == 5
+    assert len({id(each.blocks[0].attn.token_grid) for each in (model, *copies)}) == 5
     for each in copies:
-        assert each.blocks[0].attn.place is each.blocks[1].attn.place
-        for pictures, logits in ((tall, expected[0]), (wide, expected[1])):
-            model(wide if pictures is tall else tall)
-            torch.testing.assert_close(each(pictures), logits)
+        assert each.blocks[0].attn.token_grid is each.blocks[1].attn.token_grid
+        for images, logits in ((tall, expected[0]), (wide, expected[1])):
+            model(wide if images is tall else tall)
+            torch.testing.assert_close(each(images), logits)
 
 
 def test_two_towers_keep_apart():
     towers = nn.ModuleDict({"fine": vit(patch_size=4), "coarse": vit(class_token=False, global_pool="avg")})
-    pictures = torch.randn(1, 3, 32, 32)
+    images = torch.randn(1, 3, 32, 32)
     swap(towers)
-    alone = [copy.deepcopy(tower)(pictures) for tower in towers.values()]
+    alone = [copy.deepcopy(tower)(images) for tower in towers.values()]
     embedded = [
-        towers["fine"].patch_embed(pictures),
-        towers["coarse"].patch_embed(pictures),
+        towers["fine"].patch_embed(images),
+        towers["coarse"].patch_embed(images),
     ]
     for tower, patches, logits in zip(towers.values(), embedded, alone, strict=True):
         tokens = tower.norm(tower.blocks(tower._pos_embed(patches)))
         torch.testing.assert_close(tower.forward_head(tokens), logits)
 
 
-def gradients(model, *pictures):
+def gradients(model, *images):
     model.zero_grad()
-    sum(model(some).square().sum() for some in pictures).backward()
+    sum(model(some).square().sum() for some in images).backward()
     return [parameter.grad.clone() for parameter in model.parameters()]
 
 
@@ -266,11 +265,11 @@ def test_gradient_checkpointing():
     large, small = torch.randn(1, 3, 48, 32), torch.randn(1, 3, 32, 16)
     tall, wide = torch.randn(1, 3, 48, 32), torch.randn(1, 3, 32, 48)
     plain = [gradients(model, large, small), gradients(model, tall), gradients(model, wide)]
-    with pytest.raises(ValueError, match="no picture has come"):
+    with pytest.raises(ValueError, match="no image has come"):
         copy.deepcopy(model).blocks(torch.randn(1, 25, 32))
     model.set_grad_checkpointing()
-    for expected, pictures in zip(plain, [(large, small), (tall,), (wide,)], strict=True):
-        for ours, theirs in zip(gradients(model, *pictures), expected, strict=True):
+    for expected, images in zip(plain, [(large, small), (tall,), (wide,)], strict=True):
+        for ours, theirs in zip(gradients(model, *images), expected, strict=True):
             torch.testing.assert_close(ours, theirs)
     with torch.no_grad():
         model(tall)
@@ -282,10 +281,10 @@ def test_gradient_checkpointing():
     gradients(model, tall, wide)
 
 
-def test_dropped_patches_are_an_error_only_where_their_places_count():
+def test_dropped_patches_are_an_error_only_with_a_local_part():
     model = vit(patch_drop_rate=0.5).train()
     swap(model)
-    said = r"attention got 9 tokens, the picture has a grid \(4, 4\) of 16 after 1 others: .* \(local=False\)"
+    said = r"attention got 9 tokens, the image has a grid \(4, 4\) of 16 after 1 others: .* \(local=False\)"
     with pytest.raises(ValueError, match=said):
         model(torch.randn(1, 3, 32, 32))
     assert model.eval()(torch.randn(1, 3, 32, 32)).shape == (1, 5)
@@ -293,7 +292,7 @@ def test_dropped_patches_are_an_error_only_where_their_places_count():
     assert model.train()(torch.randn(1, 3, 32, 32)).shape == (1, 5)
 
 
-def test_padded_pictures_have_the_padded_grid():
+def test_padded_images_have_the_padded_grid():
     model = vit(dynamic_img_size=True, dynamic_img_pad=True)
     swap(model)
     with capture(model) as seen:
@@ -303,13 +302,13 @@ def test_padded_pictures_have_the_padded_grid():
     ]
 
 
-def test_compiled_it_gives_the_same():
+def test_compiled_equals_eager():
     model = vit(dynamic_img_size=True, depth=1)
     swap(model)
     compiled = torch.compile(model, backend="eager", fullgraph=True)
     for shape in ((2, 3, 32, 32), (2, 3, 32, 48)):
-        pictures = torch.randn(shape)
-        torch.testing.assert_close(compiled(pictures), model(pictures))
+        images = torch.randn(shape)
+        torch.testing.assert_close(compiled(images), model(images))
     torch._dynamo.reset()
 
 
@@ -359,19 +358,19 @@ def test_projections_that_are_not_plain_are_left():
     assert swap(model).left == {"blocks.0.attn": "its qkv is no plain Linear but ParametrizedLinear"}
 
 
-def test_only_some():
+def test_only_chosen_attention_is_swapped():
     model = vit(depth=3)
     report = swap(model, only=r"blocks\.[12]\.attn")
-    assert report.left == {"blocks.0.attn": "not asked for"}
+    assert report.left == {"blocks.0.attn": "not chosen"}
     assert str(report).splitlines() == [
         "2 swapped, 1 left",
         "blocks.1.attn  softmax -> inline with local residual",
         "blocks.2.attn  softmax -> inline with local residual",
-        "blocks.0.attn  left: not asked for",
+        "blocks.0.attn  left: not chosen",
     ]
-    place = model.blocks[1].attn.place
+    grid = model.blocks[1].attn.token_grid
     swap(model, only=r"blocks\.0\.attn")
-    assert model.blocks[0].attn.place is place
+    assert model.blocks[0].attn.token_grid is grid
     assert len(model.patch_embed._forward_pre_hooks) == 1
     with pytest.raises(ValueError, match=r"only='blocks' matches the whole name of no attention; there are: blocks.0.attn"):
         swap(model, only="blocks")
@@ -382,7 +381,7 @@ def test_only_some():
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("resnet18", "nothing to swap in ResNet: it holds no attention"),
+        ("resnet18", "nothing to swap in ResNet: it has no attention"),
         (
             "eva02_tiny_patch14_224",
             "nothing to swap in Eva: blocks.0.attn is left (swap does not know timm.models.eva.EvaAttention), and 11 more",
@@ -398,12 +397,12 @@ def test_nothing_to_swap(name, said):
 
 def test_without_a_patch_embedding():
     blocks = nn.Sequential(*vit().blocks)
-    said = "0.attn is left (no patch embedding tells where its tokens lie, which a local part must know: try local=False)"
+    said = "0.attn is left (the grid of its tokens is unknown, and local=True needs it: pass local=False)"
     with pytest.raises(ValueError, match=re.escape(said)):
         swap(blocks)
     swap(blocks, local=False)
     assert blocks(torch.randn(2, 13, 32)).shape == (2, 13, 32)
-    with pytest.raises(ValueError, match="no patch embedding tells"):
+    with pytest.raises(ValueError, match="the grid of its tokens is unknown"):
         swap(blocks, "focused")
 
 
@@ -411,8 +410,8 @@ def test_without_a_patch_embedding():
 
 
 def test_swapping_again_keeps_the_projections():
-    model, pictures = vit(), torch.randn(1, 3, 32, 32)
-    before = model(pictures)
+    model, images = vit(), torch.randn(1, 3, 32, 32)
+    before = model(images)
     swap(model, "inline", kernel="relu_affine")
     learned = model.blocks[0].attn.mixer.kernel
     assert swap(model, "linear", kernel="relu_affine").changed["blocks.0.attn"] == (
@@ -424,11 +423,11 @@ def test_swapping_again_keeps_the_projections():
     assert swap(model, "linear").changed["blocks.0.attn"] == "linear -> linear; dropped: learned kernel"
     swap(model, "softmax", only=r"blocks\.0\.attn")
     assert swap(model, "softmax").left == {"blocks.0.attn": "softmax already"}
-    torch.testing.assert_close(model(pictures), before, rtol=0, atol=1e-5)
+    torch.testing.assert_close(model(images), before, rtol=0, atol=1e-5)
 
 
 def test_swin_again():
-    model, pictures = swin(), torch.randn(1, 3, 32, 48)
+    model, images = swin(), torch.randn(1, 3, 32, 48)
     swap(model, "softmax", keep_windows=True)
     first = model.layers[0].blocks[1].attn
     report = swap(model, "inline", keep_windows=True)
@@ -438,7 +437,7 @@ def test_swin_again():
     assert model.layers[0].blocks[1].attn.windows == first.windows
     swap(model)
     assert all(not block.attn.windows for block in model.modules() if isinstance(block, SwinBlock))
-    assert model(pictures).shape == (1, 3)
+    assert model(images).shape == (1, 3)
 
 
 @pytest.mark.parametrize("name", SMALL)
@@ -450,8 +449,8 @@ def test_a_softmax_twin_becomes_the_inline_model(name):
     depth = 4 if "deit" not in name else None
     inline = timm.create_model(name, **({"inline_depths": (1, 1, 2, 1)} if depth else {})).eval()
     inline.load_state_dict(twin.state_dict())
-    pictures = torch.randn(2, 3, 40, 32)
-    torch.testing.assert_close(inline(pictures), twin(pictures))
+    images = torch.randn(2, 3, 40, 32)
+    torch.testing.assert_close(inline(images), twin(images))
     assert all(torch.equal(twin.state_dict()[key], value) for key, value in kept.items() if "mixer" in key)
     assert set(report.changed) == {key for key, module in inline.named_modules() if isinstance(module, Mixer)}
     assert not report.left
@@ -479,17 +478,17 @@ def test_our_own_softmax_blocks_among_inline_ones():
     assert report.changed["stages.0.blocks.0.mixer"] == "inline with local residual -> softmax; dropped: local residual"
 
 
-def test_a_swapped_twin_takes_pictures_in_bands():
-    model, pictures = timm.create_model("inline_deit_nano", mixer="softmax").eval(), torch.randn(3, 64, 40)
+def test_a_swapped_twin_takes_images_in_bands():
+    model, images = timm.create_model("inline_deit_nano", mixer="softmax").eval(), torch.randn(3, 64, 40)
     with pytest.raises(ValueError, match="SoftmaxAttention"):
-        stream(model, pictures)
+        stream(model, images)
     swap(model)
-    torch.testing.assert_close(stream(model, pictures).logits, model(pictures[None]), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(stream(model, images).logits, model(images[None]), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", MIXERS)
 def test_every_mixer_becomes_every_other(name):
-    model, pictures = timm.create_model("inline_cswin_nano", mixer=name).eval(), torch.randn(1, 3, 32, 32)
+    model, images = timm.create_model("inline_cswin_nano", mixer=name).eval(), torch.randn(1, 3, 32, 32)
     lepe = model.stages[0].blocks[0].mixer.lepe
     for other in MIXERS:
         if other != name:
@@ -498,7 +497,7 @@ def test_every_mixer_becomes_every_other(name):
             mixer = again.stages[0].blocks[0].mixer
             assert type(mixer) is MIXERS[other]
             assert torch.equal(mixer.lepe.weight, lepe.weight)
-            assert torch.isfinite(again(pictures)).all()
+            assert torch.isfinite(again(images)).all()
 
 
 def test_cross_attention_keeps_its_context():
@@ -512,7 +511,7 @@ def test_other_libraries_are_not_imported():
         assert not re.search(r"^\s*(import|from) transformers", file.read_text(), re.MULTILINE), file.name
 
 
-def test_it_is_called_as_timms_is():
+def test_it_is_called_like_timms_attention():
     model = vit()
     swap(model)
     assert isinstance(model.blocks[0].attn, TimmAttention)
@@ -521,15 +520,15 @@ def test_it_is_called_as_timms_is():
 
 
 def test_projections_of_which_some_have_a_bias_are_left():
-    from inline_attention.models.swap_mixer import Hindrance, stacked
+    from inline_attention.models.swap_mixer import SwapSkipped, stacked
 
     with_bias, without = torch.nn.Linear(4, 4), torch.nn.Linear(4, 4, bias=False)
     for parts in ((with_bias, without), (without, with_bias)):
-        with pytest.raises(Hindrance, match="only some of its projections"):
+        with pytest.raises(SwapSkipped, match="only some of its projections"):
             stacked(*((part, slice(None)) for part in parts))
 
 
-def test_tokens_that_no_one_counts_have_no_grid():
+def test_tokens_that_do_not_fit_the_image_have_no_grid():
     """A model that does not say how many tokens come first: its grid is not guessed."""
     from inline_attention.layers import InLineAttention
     from inline_attention.models.swap_grid import TokenGrid
@@ -543,22 +542,22 @@ def test_tokens_that_no_one_counts_have_no_grid():
 
 
 def test_a_swapped_model_is_exported_for_every_size(tmp_path):
-    from inline_attention.deploy.capture import capture
+    from inline_attention.deploy.formats import export_graph
 
     model = timm.create_model(
         "vit_tiny_patch16_224", depth=1, embed_dim=24, num_heads=2, num_classes=3, dynamic_img_size=True, dynamic_img_pad=True
     ).eval()
     swap(model, "inline")
-    torch.export.save(capture(model), tmp_path / "model.pt2")
+    torch.export.save(export_graph(model), tmp_path / "model.pt2")
     run = torch.export.load(tmp_path / "model.pt2").module(check_guards=False)
     for size in ((224, 224), (100, 70)):
-        pictures = torch.randn(2, 3, *size)
-        torch.testing.assert_close(run(pictures), model(pictures), rtol=0, atol=1e-5)
+        images = torch.randn(2, 3, *size)
+        torch.testing.assert_close(run(images), model(images), rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("pad", [False, True])
-def test_a_hybrid_tells_the_grid_of_its_maps(pad):
-    """Its patches are cut out of maps that a convolutional net made, not out of pictures."""
+def test_a_hybrid_model_has_the_grid_of_its_maps(pad):
+    """Its patches are cut out of maps that a convolutional net made, not out of images."""
     model = timm.create_model(
         "vit_tiny_r_s16_p8_224", depth=1, num_classes=3, dynamic_img_size=True, dynamic_img_pad=pad
     ).eval()  # fmt: skip
@@ -572,7 +571,7 @@ def test_a_name_is_no_model():
         swap("vit_tiny_patch16_224", "inline")
 
 
-def test_what_was_not_asked_for_hinders_nothing():
+def test_attention_that_was_not_chosen_is_not_checked():
     model = timm.create_model("vit_tiny_patch16_224", depth=2)
     swap(model, "inline")
     with pytest.raises(ValueError, match=r"blocks\.0\.attn is left \(inline with local residual already\)$"):

@@ -25,8 +25,8 @@ def made(family, kind="sdpa", **options):
     return model.eval()
 
 
-def features(model, pictures, **options):
-    return model(pictures, **options).last_hidden_state
+def features(model, images, **options):
+    return model(images, **options).last_hidden_state
 
 
 def attention_of(model):
@@ -37,12 +37,12 @@ def attention_of(model):
 @pytest.mark.parametrize("kind", ["sdpa", "eager"])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_softmax_for_softmax_changes_nothing(family, kind):
-    model, pictures = made(family, kind), torch.randn(2, 3, 32, 32)
-    before = features(model, pictures)
+    model, images = made(family, kind), torch.randn(2, 3, 32, 32)
+    before = features(model, images)
     report = swap(model, "softmax", local=False)
     assert len(report.changed) == 2
     assert not report.left
-    torch.testing.assert_close(features(model, pictures), before, rtol=0, atol=1e-5)
+    torch.testing.assert_close(features(model, images), before, rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -76,17 +76,17 @@ def test_what_the_attention_had_is_kept():
 
 
 def test_copies_and_checkpointing():
-    model, pictures = made("Dinov2"), torch.randn(1, 3, 48, 32)
+    model, images = made("Dinov2"), torch.randn(1, 3, 48, 32)
     swap(model)
-    expected = features(model, pictures)
+    expected = features(model, images)
     for each in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
         features(model, torch.randn(1, 3, 32, 48))
-        torch.testing.assert_close(features(each, pictures), expected)
+        torch.testing.assert_close(features(each, images), expected)
     model.train()
     plain, checkpointed = [], []
     for found in (plain, checkpointed):
         model.zero_grad()
-        total = sum(features(model, some).square().sum() for some in (pictures, pictures[:, :, :16]))
+        total = sum(features(model, some).square().sum() for some in (images, images[:, :, :16]))
         total.backward()
         found += [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
         model.gradient_checkpointing_enable()
@@ -96,24 +96,24 @@ def test_copies_and_checkpointing():
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_what_needs_weights_is_refused(family):
-    model, pictures = made(family, "eager"), torch.randn(1, 3, 32, 32)
+    model, images = made(family, "eager"), torch.randn(1, 3, 32, 32)
     swap(model)
     mask = torch.ones(1, 16 + FAMILIES[family])
     mask[:, -1] = 0
     for given in ({"output_attentions": True}, {"attention_mask": mask}, {"head_mask": torch.ones(2, 4)}, {"is_causal": True}):
         with pytest.raises(ValueError, match=f"no weights to mask or to give: call the model without {next(iter(given))}"):
-            model(pictures, **given)
-    assert len(model(pictures, output_hidden_states=True).hidden_states) == 3
+            model(images, **given)
+    assert len(model(images, output_hidden_states=True).hidden_states) == 3
     model.config.output_attentions = True
     with pytest.raises(ValueError, match="without output_attentions"):
-        model(pictures)
+        model(images)
 
 
 def test_a_whole_classifier_and_what_is_left():
     size = {**SIZE, "num_labels": 3}
     model = transformers.ViTForImageClassification(transformers.ViTConfig(**size)).eval()
     report = swap(model, only=r"vit\.layers\.0\.attention")
-    assert report.left == {"vit.layers.1.attention": "not asked for"}
+    assert report.left == {"vit.layers.1.attention": "not chosen"}
     assert model(torch.randn(1, 3, 32, 32)).logits.shape == (1, 3)
     attention = model.vit.layers[1].attention
     del attention.q_proj

@@ -80,7 +80,7 @@ def test_masked_keys_have_no_influence(garbage):
     torch.testing.assert_close(plain[1], v[1, :, :1].expand(3, 7, 4), msg="one valid key: all weight is on it")
 
 
-def test_a_picture_without_valid_keys_gets_zeros():
+def test_an_image_without_valid_keys_gets_zeros():
     q, k, v = tokens()
     out = injective_linear_attention(q, k, v, mask=torch.zeros(2, 7, dtype=torch.bool))
     assert torch.equal(out, torch.zeros_like(out))

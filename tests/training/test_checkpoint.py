@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from inline_attention.training import checkpoint
-from inline_attention.training.checkpoint import last_checkpoint, save_checkpoint, to_bytes, write_whole
+from inline_attention.training.checkpoint import last_checkpoint, save_checkpoint, to_bytes, write_atomically
 
 
 def save(folder, step):
@@ -17,7 +17,7 @@ def save(folder, step):
     return save_checkpoint(folder, {"step": step}, parts)
 
 
-def test_the_last_two_are_kept(tmp_path):
+def test_the_last_two_checkpoints_are_kept(tmp_path):
     for step in (1, 2, 3, 10):
         save(tmp_path, step)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["step-00000003", "step-00000010"]
@@ -27,7 +27,7 @@ def test_the_last_two_are_kept(tmp_path):
 
 
 @pytest.mark.parametrize("damage", ["cut", "flip", "gone", "state", "no state", "null", "list"])
-def test_a_broken_one_is_told_of_and_passed_over(tmp_path, damage):
+def test_a_broken_checkpoint_is_reported_and_skipped(tmp_path, damage):
     save(tmp_path, 1)
     last = save(tmp_path, 2)
     file, data = last / "model.safetensors", (last / "model.safetensors").read_bytes()
@@ -55,7 +55,7 @@ def test_a_broken_one_is_told_of_and_passed_over(tmp_path, damage):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["broken-step-00000002", "step-00000001", "step-00000002"]
 
 
-def test_none_yet(tmp_path):
+def test_no_checkpoint_yet(tmp_path):
     assert last_checkpoint(tmp_path, print) is None
 
 
@@ -73,18 +73,18 @@ def full_disk():
 def test_a_full_disk_loses_nothing(tmp_path, full_disk):
     resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
     first = save(tmp_path, 1)
-    write_whole(tmp_path / "best.safetensors", b"good")
+    write_atomically(tmp_path / "best.safetensors", b"good")
     resource.setrlimit(resource.RLIMIT_FSIZE, (1000, resource.RLIM_INFINITY))
     with pytest.raises(OSError, match=r"cannot write .*step-00000002: File too large; the checkpoints before it are untouched"):
         save(tmp_path, 2)
     with pytest.raises(OSError, match=r"cannot write .*best.safetensors: File too large; what was there before is untouched"):
-        write_whole(tmp_path / "best.safetensors", bytes(2000))
+        write_atomically(tmp_path / "best.safetensors", bytes(2000))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["best.safetensors", first.name]
     assert (tmp_path / "best.safetensors").read_bytes() == b"good"
     assert last_checkpoint(tmp_path, print).step == 1
 
 
-def test_nothing_is_taken_away_before_the_new_one_is_safe(tmp_path, monkeypatch):
+def test_old_checkpoints_are_removed_after_the_new_one_is_written(tmp_path, monkeypatch):
     save(tmp_path, 1)
     save(tmp_path, 2)
     seen = []
@@ -99,7 +99,7 @@ def test_nothing_is_taken_away_before_the_new_one_is_safe(tmp_path, monkeypatch)
     assert seen == [["step-00000001", "step-00000002"]]
 
 
-def test_bytes_reach_the_disk_before_the_name(tmp_path, monkeypatch):
+def test_files_are_synced_before_the_rename(tmp_path, monkeypatch):
     """fsync of every file comes before the rename, and the folder's after it."""
     events = []
     fsync, rename = os.fsync, type(tmp_path).rename

@@ -3,39 +3,40 @@
 import json
 import re
 from dataclasses import replace
+from math import cos, pi
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load, load_file
 
+from inline_attention.data.sources import open_source
 from inline_attention.training import engine as engines
 from inline_attention.training import recipe as recipes
-from inline_attention.training.build import build_model, build_optimizer
 from inline_attention.training.checkpoint import to_bytes
 from inline_attention.training.classify import Classify
-from inline_attention.training.plan import make_plan
-from inline_attention.training.source import open_source
-from inline_attention.training.states import OptimizerState, gather, gather_optimizer, restore, restore_optimizer
-from inline_attention.training.train import train
+from inline_attention.training.distributed import OptimizerState, gather, gather_optimizer, restore, restore_optimizer
+from inline_attention.training.model_factory import build_model
+from inline_attention.training.run import run_training
+from inline_attention.training.schedule import build_optimizer, make_plan
 
-from .small import Quiet, metrics, never, run_command, small_recipe, weights, write_pictures, write_recipe
+from .small import RecordingReporter, metrics, never, run_command, small_recipe, weights, write_images, write_recipe
 
 CURVE = Path(__file__).with_name("curve.json")
 
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
-    return write_pictures(tmp_path_factory.mktemp("engine"), 20)
+    return write_images(tmp_path_factory.mktemp("engine"), 20)
 
 
 def run(recipe, out, **more):
-    report = Quiet()
-    outcome = train(Classify(recipe), out, resume=False, report=report, stop=never, device="cpu", **more)
+    report = RecordingReporter()
+    outcome = run_training(Classify(recipe), out, resume=False, reporter=report, stop=never, device="cpu", **more)
     return report, outcome
 
 
-def test_thirty_steps_as_they_were(tmp_path):
+def test_thirty_steps_give_the_stored_curve(tmp_path):
     """Losses of the demo's recipe, with mixup, erasing, drop path and EMA on. To store anew: delete the file, run twice."""
     recipe = recipes.load("digits")
     recipe = replace(
@@ -48,12 +49,12 @@ def test_thirty_steps_as_they_were(tmp_path):
         ema=replace(recipe.ema, decay=0.99, rate_batch=48),
     )
     calls = []
-    report = Quiet()
-    train(
+    report = RecordingReporter()
+    run_training(
         Classify(recipe),
         tmp_path / "run",
         resume=False,
-        report=report,
+        reporter=report,
         stop=lambda: bool(calls.append(1)) or len(calls) >= 30,
         device="cpu",
     )
@@ -64,7 +65,7 @@ def test_thirty_steps_as_they_were(tmp_path):
     assert report.losses == pytest.approx(json.loads(CURVE.read_text()), rel=2e-3)
 
 
-def test_a_run_learns_and_leaves_its_folder(data, tmp_path):
+def test_a_run_learns_and_writes_its_folder(data, tmp_path):
     recipe = small_recipe(
         data, schedule={"epochs": 6}, augment={"auto": "", "mixup": 0.0, "cutmix": 0.0}, model={"drop_path": 0.0}
     )
@@ -83,10 +84,11 @@ def test_a_run_learns_and_leaves_its_folder(data, tmp_path):
     assert [row["step"] for row in rows if row["kind"] == "evaluation"] == [4, 8, 12, 16, 20, 24]
     last = [row for row in rows if row["kind"] == "training"][-1]
     assert last["train_loss"] == pytest.approx(sum(report.losses[-2:]) / 2)
-    assert last["lr"] == pytest.approx(report.plan.rate(23))
+    plan = report.plan
+    assert last["lr"] == pytest.approx(plan.min_lr + (plan.lr - plan.min_lr) * (1 + cos(pi * 23 / 24)) / 2), "of step 23"
 
 
-def test_parts_of_a_batch_add_up(data, tmp_path):
+def test_gradient_accumulation_gives_the_same_weights(data, tmp_path):
     """Without chance in it, a batch in one part or in four gives the same weights, up to rounding."""
     plain = {
         "augment": {"auto": "", "mixup": 0.0, "cutmix": 0.0, "erase": 0.0},
@@ -114,7 +116,7 @@ def test_average_of_the_weights(data, tmp_path):
     assert not torch.equal(after["head.weight"], first.state_dict()["head.weight"])
 
 
-def test_checkpointing_and_order_of_evaluation_change_nothing(data, tmp_path):
+def test_activation_checkpointing_changes_nothing(data, tmp_path):
     run(small_recipe(data), tmp_path / "plain")
     run(small_recipe(data, model={"checkpointing": True}), tmp_path / "recomputed")
     plain, recomputed = weights(tmp_path / "plain"), weights(tmp_path / "recomputed")
@@ -124,7 +126,7 @@ def test_checkpointing_and_order_of_evaluation_change_nothing(data, tmp_path):
             torch.testing.assert_close(a, b, atol=1e-4, rtol=1e-3)
 
 
-def test_frozen_parts_stay_and_layers_learn_at_their_own_rate(data, tmp_path):
+def test_frozen_modules_stay_and_layer_decay_scales_rates(data, tmp_path):
     recipe = small_recipe(data, optim={"freeze": ("stages.0", "stages.1"), "layer_decay": 0.5})
     first, _ = build_model(Classify(recipe), ("blue", "green", "red"))
     plan = make_plan(recipe, 48, 1)
@@ -140,7 +142,7 @@ def test_frozen_parts_stay_and_layers_learn_at_their_own_rate(data, tmp_path):
         build_model(Classify(small_recipe(data, optim={"freeze": ("stage.0",)})), ("a", "b"))
 
 
-def test_what_does_not_decay(data):
+def test_parameters_without_weight_decay(data):
     recipe = small_recipe(data)
     for name in ("inline_swin_nano", "inline_deit_nano", "inline_pvt_nano", "inline_cswin_nano"):
         recipe = replace(recipe, model=replace(recipe.model, name=name, args="mixer='softmax'"))
@@ -158,7 +160,7 @@ def test_fine_tuning_from_a_run_and_at_another_size(data, tmp_path):
         data, model={"weights": str(tmp_path / "first")}, data={"size": (24, 32)}, schedule={"epochs": 1, "warmup": 0}
     )
     report, _ = run(recipe, tmp_path / "second")
-    assert "parameters matched" in report.said[0]
+    assert "tensors matched" in report.messages[0]
     best = load_file(tmp_path / "first" / "best.safetensors")
     start, _ = build_model(Classify(recipe), ("blue", "green", "red"))
     assert torch.equal(start.state_dict()["stages.0.embed.proj.weight"], best["stages.0.embed.proj.weight"])
@@ -167,7 +169,7 @@ def test_fine_tuning_from_a_run_and_at_another_size(data, tmp_path):
         build_model(Classify(other), ("blue", "green", "red"))
 
 
-def test_any_model_of_timm_trains(data, tmp_path):
+def test_any_timm_model_trains(data, tmp_path):
     recipe = small_recipe(
         data,
         model={"name": "test_resnet", "args": "", "drop_path": 0.0},
@@ -183,7 +185,7 @@ def test_any_model_of_timm_trains(data, tmp_path):
 
 
 @pytest.mark.parametrize("where", ["weight", "output", "gradient"])
-def test_bad_numbers_stop_the_run_and_are_traced(data, tmp_path, monkeypatch, where):
+def test_nan_and_infinity_stop_the_run_and_are_traced(data, tmp_path, monkeypatch, where):
     """Planted in the sixth step, after the first checkpoint."""
     step = engines.Engine._step
 
@@ -213,32 +215,32 @@ def test_bad_numbers_stop_the_run_and_are_traced(data, tmp_path, monkeypatch, wh
         run(small_recipe(data), tmp_path / "run")
     last = tmp_path / "run" / "checkpoints" / "step-00000004"
     message = {
-        "weight": "loss nan in step 5: first bad is the weight stages.1.blocks.0.mlp.fc1.weight",
-        "output": "loss nan in step 5: first bad is the output of stages.1.blocks.0.norm2",
-        "gradient": "gradient of length .* in step 5: first bad is the gradient of stages.1.blocks.0.norm2.bias",
+        "weight": "loss nan in step 5: first non-finite value: the weight stages.1.blocks.0.mlp.fc1.weight",
+        "output": "loss nan in step 5: first non-finite value: the output of stages.1.blocks.0.norm2",
+        "gradient": "gradient of length .* in step 5: first non-finite value: the gradient of stages.1.blocks.0.norm2.bias",
     }[where]
     assert re.match(f"{message}; the last good checkpoint is {re.escape(str(last))}$", str(caught.value)), str(caught.value)
     assert [path.name for path in (tmp_path / "run" / "checkpoints").iterdir()] == ["step-00000004"]
 
 
-def test_bad_pictures_stop_or_are_passed_over(data, tmp_path):
-    folder = write_pictures(tmp_path / "data", 20)
+def test_unreadable_images_stop_the_run_or_are_skipped(data, tmp_path):
+    folder = write_images(tmp_path / "data", 20)
     for name in ("0", "1", "2", "3", "4", "5"):
-        (folder / "red" / f"{name}.png").write_bytes(b"no picture")
-    with pytest.raises(ValueError, match=r".*red/\d.png cannot be read: not a picture \(--skip-bad "):
+        (folder / "red" / f"{name}.png").write_bytes(b"no image")
+    with pytest.raises(ValueError, match=r".*red/\d.png cannot be read: not an image \(data.skip_bad "):
         run(small_recipe(folder), tmp_path / "stops")
     _, outcome = run(small_recipe(folder, data={"skip_bad": True}), tmp_path / "goes on")
     assert outcome.finished
     held_out = open_source(small_recipe(folder).data).val
     assert {held_out.name(i) for i in range(len(held_out))} & {f"{folder}/red/{n}.png" for n in range(6)}
-    assert set(outcome.bad) == {f"{folder}/red/{n}.png cannot be read: not a picture" for n in range(6)}
+    assert set(outcome.bad) == {f"{folder}/red/{n}.png cannot be read: not an image" for n in range(6)}
 
 
-def test_half_precision_and_sharding_are_options_of_the_same_loop(data, tmp_path):
+def test_bf16_and_fsdp_are_options_of_the_same_loop(data, tmp_path):
     """bf16 gives other numbers, close to fp32's; without other processes there is nothing to shard over, which is told."""
     plain = {"schedule": {"epochs": 1, "warmup": 0}, "ema": {"decay": 0.0}}
     report, _ = run(small_recipe(data, run={"fsdp": True}, **plain), tmp_path / "whole")
-    assert report.said == ["run.fsdp: nothing to shard over here; going on with whole weights in every process"]
+    assert report.messages == ["run.fsdp: nothing to shard over here; going on with whole weights in every process"]
     recipe = write_recipe(tmp_path / "recipe.toml", small_recipe(data, run={"precision": "bf16"}, **plain))
     done = run_command("train", "--recipe", str(recipe), "--out", str(tmp_path / "half"), "--device", "cpu")
     assert done.returncode == 0, done.stderr
@@ -249,7 +251,7 @@ def test_half_precision_and_sharding_are_options_of_the_same_loop(data, tmp_path
 
 
 @pytest.mark.parametrize("name", ["adamw", "sgd", "lion", "lamb", "adan", "madgrad", "adafactor", "nadamw", "adafactorbv"])
-def test_any_optimizer_goes_on_where_it_was(data, name):
+def test_any_optimizer_resumes_bit_for_bit(data, name):
     """Three steps, through a checkpoint's bytes into a fresh model, two more: the same weights, bit for bit."""
     recipe = small_recipe(
         data, optim={"name": name, "layer_decay": 0.8, "freeze": ("stages.0.embed",)}, model={"drop_path": 0.0}
@@ -288,7 +290,7 @@ def test_evaluation_every_few_epochs_and_at_the_end(data, tmp_path):
     assert outcome.best["epoch"] == first["epoch"], "of equals, the first is kept"
 
 
-def test_smoothing_and_clipping_do_what_they_say(data, tmp_path):
+def test_label_smoothing_and_gradient_clipping(data, tmp_path):
     """The first loss with smoothing s is (1 - s) of the plain one plus s of the mean over classes."""
     plain = {"auto": "", "mixup": 0.0, "cutmix": 0.0, "erase": 0.0}
     losses = {}

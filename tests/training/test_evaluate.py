@@ -4,13 +4,13 @@ import pytest
 import torch
 from accelerate import Accelerator
 
+from inline_attention.data.loader import Batch
 from inline_attention.training.classify import ClassMeter
-from inline_attention.training.evaluate import evaluate
-from inline_attention.training.loader import Batch
+from inline_attention.training.task import evaluate_batches
 
 
 class Says(torch.nn.Module):
-    """Takes the logits from the first pixels of each picture."""
+    """Takes the logits from the first pixels of each image."""
 
     def forward(self, pixels):
         return pixels[:, 0, 0]
@@ -30,30 +30,30 @@ def accelerator():
 def test_scores_by_hand(accelerator):
     eye = (torch.eye(7) * 10).tolist()
     batches = [batch([eye[0], eye[1], eye[2]], [0, 1, 3]), batch([eye[4], eye[4]], [4, 5], [True, False])]
-    score = evaluate(Says(), iter(batches), ClassMeter(7, accelerator), accelerator, skip_bad=False)
-    assert score.pictures == 4
-    assert score.numbers["top1"] == 75
+    score = evaluate_batches(Says(), iter(batches), ClassMeter(7, accelerator), accelerator, skip_bad=False)
+    assert score.images == 4
+    assert score.metrics["top1"] == 75
     assert score.details["per_class"] == [100, 100, None, 0, 100, None, None]
     assert score.details["confusion"][3][2] == 1
     assert sum(map(sum, score.details["confusion"])) == 4
     right, wrong = -torch.log_softmax(torch.tensor(eye[0]), 0)[0], -torch.log_softmax(torch.tensor(eye[0]), 0)[1]
-    assert score.numbers["loss"] == pytest.approx(float(3 * right + wrong) / 4)
-    assert score.numbers["top5"] == 100, "the third is among the five likeliest, ties broken by place"
+    assert score.metrics["loss"] == pytest.approx(float(3 * right + wrong) / 4)
+    assert score.metrics["top5"] == 100, "the third is among the five likeliest, ties broken by place"
 
 
 def test_top5_counts_the_five_likeliest(accelerator):
     falling = [7.0, 6, 5, 4, 3, 2, 1]
-    score = evaluate(
+    score = evaluate_batches(
         Says(), iter([batch([falling] * 7, list(range(7)))]), ClassMeter(7, accelerator), accelerator, skip_bad=False
     )
-    assert (score.numbers["top1"], score.numbers["top5"]) == (pytest.approx(100 / 7), pytest.approx(500 / 7))
+    assert (score.metrics["top1"], score.metrics["top5"]) == (pytest.approx(100 / 7), pytest.approx(500 / 7))
 
 
-def test_bad_pictures_stop_or_are_left_out(accelerator):
+def test_bad_images_stop_or_are_left_out(accelerator):
     bad = batch([[1.0, 0], [1.0, 0]], [0, 0], [True, False], ["a.png cannot be read: cut"])
-    with pytest.raises(ValueError, match=r"a.png cannot be read: cut \(--skip-bad leaves such pictures out\)"):
-        evaluate(Says(), iter([bad]), ClassMeter(2, accelerator), accelerator, skip_bad=False)
-    score = evaluate(Says(), iter([bad]), ClassMeter(2, accelerator), accelerator, skip_bad=True)
-    assert (score.pictures, score.bad) == (1, ("a.png cannot be read: cut",))
-    with pytest.raises(ValueError, match="there is no picture to evaluate on"):
-        evaluate(Says(), iter([]), ClassMeter(2, accelerator), accelerator, skip_bad=True)
+    with pytest.raises(ValueError, match=r"a.png cannot be read: cut \(skip_bad leaves such images out\)"):
+        evaluate_batches(Says(), iter([bad]), ClassMeter(2, accelerator), accelerator, skip_bad=False)
+    score = evaluate_batches(Says(), iter([bad]), ClassMeter(2, accelerator), accelerator, skip_bad=True)
+    assert (score.images, score.bad) == (1, ("a.png cannot be read: cut",))
+    with pytest.raises(ValueError, match="there is no image to evaluate on"):
+        evaluate_batches(Says(), iter([]), ClassMeter(2, accelerator), accelerator, skip_bad=True)

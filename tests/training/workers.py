@@ -1,7 +1,11 @@
-"""What runs in several processes at once. Started by torchrun: `python workers.py WHAT FOLDER`."""
+"""What runs in several processes at once, in one launch of torchrun: `python workers.py JOBS`.
+
+JOBS is a JSON file with a list of jobs, each the name of a function below and its arguments.
+"""
 
 import copy
 import json
+import os
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -11,39 +15,38 @@ import torch.distributed as dist
 from accelerate import Accelerator
 from torch.distributed.fsdp import fully_shard
 
-from inline_attention.training.build import block_classes, build_model, build_optimizer
+from inline_attention.cli.main import main
+from inline_attention.data.sources import open_source
 from inline_attention.training.classify import Classify
-from inline_attention.training.evaluate import evaluate
-from inline_attention.training.loader import evaluation_batches
-from inline_attention.training.plan import make_plan
+from inline_attention.training.distributed import gather, gather_optimizer, restore, restore_optimizer
+from inline_attention.training.engine import Engine
+from inline_attention.training.model_factory import block_classes, build_model
 from inline_attention.training.recipe import parse
-from inline_attention.training.source import open_source
-from inline_attention.training.states import gather, gather_optimizer, restore, restore_optimizer
+from inline_attention.training.schedule import build_optimizer, make_plan
+from inline_attention.training.task import evaluate_source
 
 
-def score(folder: Path) -> None:
-    """Evaluate the recipe's untrained model, and its pictures' shares."""
+def command(*words: str) -> None:
+    """`inline ...`."""
+    main(list(words))
+
+
+def score(folder: str) -> None:
+    """Evaluate the recipe's untrained model."""
     accelerator = Accelerator(cpu=True)
-    recipe = parse((folder / "recipe.toml").read_text(), "recipe")
-    source = open_source(recipe.data)
-    model, _ = build_model(Classify(recipe), source.classes)
-    rank, processes = accelerator.process_index, accelerator.num_processes
-    task = Classify(recipe)
-    batches = evaluation_batches(
-        source.val, task.show(training=False), 2, rank=rank, processes=processes, channels=3, workers=0
-    )
-    found = evaluate(model, batches, task.meter(source, accelerator), accelerator, skip_bad=True)
+    recipe = parse((Path(folder) / "recipe.toml").read_text(), "recipe")
+    source, task = open_source(recipe.data), Classify(recipe)
+    model, _ = build_model(task, source.classes)
+    found = evaluate_source(model, task, source, accelerator, batch=2, workers=0)
     if accelerator.is_main_process:
-        kept = {**found.numbers, **found.details, "pictures": found.pictures, "bad": found.bad}
-        (folder / f"score{processes}.json").write_text(json.dumps(kept))
-    accelerator.end_training()  # a process that ends with its group open may be aborted
+        kept = {**found.metrics, **found.details, "images": found.images, "bad": found.bad}
+        (Path(folder) / f"score{accelerator.num_processes}.json").write_text(json.dumps(kept))
 
 
-def shard(folder: Path) -> None:  # noqa: C901
-    """Shard block by block as FSDP does, take a step, gather; then lay the whole into a fresh sharded model."""
-    dist.init_process_group("gloo")
+def shard(folder: str) -> None:  # noqa: C901
+    """Shard block by block as FSDP does, take a step, gather; then load the whole state into a fresh sharded model."""
     mesh = torch.distributed.init_device_mesh("cpu", (dist.get_world_size(),))
-    recipe = parse((folder / "recipe.toml").read_text(), "recipe")
+    recipe = parse((Path(folder) / "recipe.toml").read_text(), "recipe")
     recipe = replace(recipe, model=replace(recipe.model, drop_path=0.0))
     classes = ("blue", "green", "red")
 
@@ -76,9 +79,9 @@ def shard(folder: Path) -> None:  # noqa: C901
             torch.testing.assert_close(weights[name], value, atol=1e-5, rtol=1e-4)
         for name, value in expected_moments.tensors.items():
             torch.testing.assert_close(moments.tensors[name], value, atol=1e-5, rtol=1e-3)
-    told = copy.deepcopy([expected, expected_moments])  # as every process would read it from the files
-    dist.broadcast_object_list(told)
-    expected, expected_moments = told
+    saved = copy.deepcopy([expected, expected_moments])  # as every process would read it from the files
+    dist.broadcast_object_list(saved)
+    expected, expected_moments = saved
     fresh = made(True)
     restore(fresh[0], expected)
     restore_optimizer(*fresh, expected_moments)
@@ -88,17 +91,11 @@ def shard(folder: Path) -> None:  # noqa: C901
     if dist.get_rank() == 0:
         for name, value in gather(whole[0]).items():
             torch.testing.assert_close(after[name], value, atol=1e-5, rtol=1e-4)
-        (folder / "sharded").write_text("ok")
-    dist.destroy_process_group()
+        (Path(folder) / "sharded").write_text("ok")
 
 
-def nan(folder: Path) -> None:
+def nan(folder: str) -> None:
     """Train; in the sixth step a layer of the second process gives NaN."""
-    import os
-
-    from inline_attention.cli.main import main
-    from inline_attention.training.engine import Engine
-
     step = Engine._step
 
     def planted(self, number, *rest):
@@ -108,8 +105,11 @@ def nan(folder: Path) -> None:
         return step(self, number, *rest)
 
     Engine._step = planted
-    main(["train", "--recipe", str(folder / "recipe.toml"), "--out", str(folder / "nan"), "--device", "cpu"])
+    main(["train", "--recipe", str(Path(folder) / "recipe.toml"), "--out", str(Path(folder) / "nan"), "--device", "cpu"])
 
 
 if __name__ == "__main__":
-    {"score": score, "shard": shard, "nan": nan}[sys.argv[1]](Path(sys.argv[2]))
+    end_training, Accelerator.end_training = Accelerator.end_training, lambda self: None  # it ends the group of processes
+    for name, *arguments in json.loads(Path(sys.argv[1]).read_text()):
+        {"command": command, "score": score, "shard": shard, "nan": nan}[name](*arguments)
+    end_training(Accelerator(cpu=True))  # a process that ends with its group open may be aborted

@@ -1,1 +1,1 @@
-"""L3: what a model looks at. Functions give numbers; `plots` draws them."""
+"""What a model attends to: capture, one file per analysis, and their figures."""

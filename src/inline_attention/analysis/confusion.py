@@ -1,12 +1,12 @@
-"""Confusion: different queries that look at the picture in the same way.
+"""Confusion: different queries that get the same attention weights.
 
-Two queries of a picture are confused by a head when their rows of weights are closer than a tolerance while they themselves are
+A head confuses two queries of an image if their rows of weights are closer than a tolerance and the queries themselves are
 not:
 
     |w_i - w_j| <= tolerance * max(|w_i|, |w_j|)    and    |q_i - q_j| > tolerance * max(|q_i|, |q_j|)
 
-with Euclidean lengths. The paper's injectivity says when this cannot be: rows of InLine, and of softmax, differ as soon as
-queries do (its propositions need keys that span the space); those of divided linear attention are the same all along a ray.
+with Euclidean norms. By the paper's propositions, rows of InLine and of softmax attention differ whenever the queries differ
+(if the keys span the space); rows of linear attention divided by its sum are equal for all queries along a ray.
 """
 
 from collections.abc import Sequence
@@ -15,45 +15,46 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .capture import Attention, Captured
+from .attention import Attention
+from .capture import Captured
 
 TOLERANCES = (0.001, 0.003, 0.01, 0.03, 0.1)
-STATED = 0.01
-"""The tolerance that one figure is told for."""
-LARGEST = 2**24
-"""Weights that are held at once."""
+DEFAULT_TOLERANCE = 0.01
+"""The tolerance of single numbers in reports."""
+MAX_WEIGHTS = 2**24
+"""Weights that are computed at once."""
 
 
 @dataclass(frozen=True)
 class Confusion:
-    """Confused pairs of queries, by layer, picture and head."""
+    """Confused pairs of queries, by layer, image and head."""
 
     layers: tuple[str, ...]
     tolerances: tuple[float, ...]
     counts: tuple[Tensor, ...]
-    """For each layer (pictures, heads, tolerances)."""
+    """Per layer: (images, heads, tolerances)."""
     pairs: tuple[int, ...]
-    """For each layer the pairs of queries that a picture has, in each head."""
+    """Per layer: the number of pairs of queries of one image and head."""
 
-    def share(self, tolerance: float = STATED) -> float:
-        """Of all pairs, in all layers and heads."""
+    def share(self, tolerance: float = DEFAULT_TOLERANCE) -> float:
+        """The confused share of all pairs, over all layers and heads."""
         counts = self._at(tolerance)
         possible = sum(pairs * count.numel() for pairs, count in zip(self.pairs, counts, strict=True))
         return float(sum(float(count.sum()) for count in counts)) / possible
 
-    def by_layer(self, tolerance: float = STATED) -> list[float]:
+    def by_layer(self, tolerance: float = DEFAULT_TOLERANCE) -> list[float]:
         """The share of each layer."""
         return [
             float(count.sum()) / (pairs * count.numel()) for pairs, count in zip(self.pairs, self._at(tolerance), strict=True)
         ]
 
-    def by_head(self, tolerance: float = STATED) -> list[list[float]]:
+    def by_head(self, tolerance: float = DEFAULT_TOLERANCE) -> list[list[float]]:
         """The share of each head of each layer."""
         found = zip(self.pairs, self._at(tolerance), strict=True)
         return [(count.double().mean(0) / pairs).tolist() for pairs, count in found]
 
-    def by_picture(self, tolerance: float = STATED) -> list[int]:
-        """How many confused pairs each picture has, in all layers and heads."""
+    def by_image(self, tolerance: float = DEFAULT_TOLERANCE) -> list[int]:
+        """The number of confused pairs of each image, over all layers and heads."""
         totals: list[int] = torch.stack([count.sum(1) for count in self._at(tolerance)]).sum(0).tolist()
         return totals
 
@@ -63,10 +64,10 @@ class Confusion:
         return [count[..., self.tolerances.index(tolerance)] for count in self.counts]
 
 
-def confusion(seen: Captured | Sequence[Attention], tolerances: Sequence[float] = TOLERANCES) -> Confusion:
-    """Count in every layer, over all pairs of its queries, prefix tokens included; local parts do not count."""
+def confusion(captured: Captured | Sequence[Attention], tolerances: Sequence[float] = TOLERANCES) -> Confusion:
+    """Count confused pairs in every layer, over all pairs of queries, prefix tokens included; local parts are left out."""
     counts, pairs = [], []
-    layers = [layer for layer in seen if layer.tokens > 1]
+    layers = [layer for layer in captured if layer.tokens > 1]
     if not layers:
         raise ValueError("every layer has one token only: there are no pairs of queries")
     for layer in layers:
@@ -76,42 +77,42 @@ def confusion(seen: Captured | Sequence[Attention], tolerances: Sequence[float] 
 
 
 def count_confused(layer: Attention, tolerances: Sequence[float] = TOLERANCES) -> Tensor:
-    """(pictures, heads, tolerances): exact, in chunks of queries; distances are taken in float64."""
+    """(images, heads, tolerances): exact counts, in chunks of queries, with distances in float64."""
     queries = layer.project()[0].cpu().double()  # some accelerators have no float64
     first = layer.rows([0]).mixed
-    if first.shape[1] != queries.shape[1]:  # a head for each channel
+    if first.shape[1] != queries.shape[1]:  # one head per channel
         queries = queries.transpose(2, 3).flatten(1, 2).unsqueeze(-1)
-    height = max(1, LARGEST // first.numel())
+    height = max(1, MAX_WEIGHTS // first.numel())
     parts = torch.arange(layer.tokens).split(height)
     total = torch.zeros(*queries.shape[:2], len(tolerances), dtype=torch.long)
     for number, these in enumerate(parts):
         rows = layer.rows(these).mixed.cpu().double()
         for those in parts[number:]:
             others = rows if those is these else layer.rows(those).mixed.cpu().double()
-            weights_apart = _apart(rows, others)
-            queries_apart = _apart(queries[:, :, these], queries[:, :, those])
-            once = these[:, None] < those[None, :]
+            weight_distance = _relative_distance(rows, others)
+            query_distance = _relative_distance(queries[:, :, these], queries[:, :, those])
+            each_pair_once = these[:, None] < those[None, :]
             for place, tolerance in enumerate(tolerances):
-                confused = (weights_apart <= tolerance) & (queries_apart > tolerance) & once
+                confused = (weight_distance <= tolerance) & (query_distance > tolerance) & each_pair_once
                 total[..., place] += confused.sum((-1, -2))
     return total
 
 
-def confused_pairs(queries: Tensor, weights: Tensor, tolerance: float = STATED) -> Tensor:
-    """The same for queries (..., M, d) and their rows (..., M, N) as they are: how many pairs, (...)."""
-    once = torch.ones(queries.shape[-2], queries.shape[-2], dtype=torch.bool, device=queries.device).triu(1)
-    same = _apart(weights.double(), weights.double()) <= tolerance
-    return (same & (_apart(queries.double(), queries.double()) > tolerance) & once).sum((-1, -2))
+def confused_pairs(queries: Tensor, weights: Tensor, tolerance: float = DEFAULT_TOLERANCE) -> Tensor:
+    """The number of confused pairs, (...), of queries (..., M, d) with weights (..., M, N)."""
+    each_pair_once = torch.ones(queries.shape[-2], queries.shape[-2], dtype=torch.bool, device=queries.device).triu(1)
+    same = _relative_distance(weights.double(), weights.double()) <= tolerance
+    return (same & (_relative_distance(queries.double(), queries.double()) > tolerance) & each_pair_once).sum((-1, -2))
 
 
-def _apart(a: Tensor, b: Tensor) -> Tensor:
-    """Distances of all rows of a from all of b, over the longer of the two: (..., A, B)."""
+def _relative_distance(a: Tensor, b: Tensor) -> Tensor:
+    """Distances between all rows of a and b, over the larger of the two norms: (..., A, B)."""
     lengths = torch.maximum(a.norm(dim=-1).unsqueeze(-1), b.norm(dim=-1).unsqueeze(-2))
     return torch.cdist(a, b, compute_mode="use_mm_for_euclid_dist") / lengths.clamp(min=torch.finfo(a.dtype).tiny)
 
 
-def pictures_of(parts: Sequence[Confusion]) -> Confusion:
-    """Counts of several batches as those of one."""
+def merge_batches(parts: Sequence[Confusion]) -> Confusion:
+    """The counts of several batches in one."""
     first = parts[0]
     counts = tuple(torch.cat(counts) for counts in zip(*(part.counts for part in parts), strict=True))
     return Confusion(first.layers, first.tolerances, counts, first.pairs)

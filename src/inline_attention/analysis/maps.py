@@ -1,4 +1,4 @@
-"""Attention maps: what one query of a picture weighs, in every layer. Exact, also for linear attention."""
+"""Attention maps: the weights of one query over the image, in every layer. Exact, also for linear attention."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,30 +6,31 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from .capture import Attention, seen_by
-from .neighbours import magnitudes
+from .attention import Attention
+from .capture import capture_pass
+from .locality import magnitudes
 
 
 @dataclass(frozen=True)
 class QueryMap:
-    """Weights of one query of one layer, laid out over the picture."""
+    """The weights of one query of one layer, laid out over the image."""
 
     layer: str
     kind: str
     query: tuple[int, int]
     """(row, column)."""
     grid: tuple[int, int]
-    """Of the queries, and of the local weights."""
+    """(H, W) of the queries and of the local weights."""
     mixed: Tensor
-    """(B, heads, h, w): the attention's own weights, over the keys, whose map may be smaller."""
+    """(B, heads, h, w): the global weights over the keys, whose grid may be smaller."""
     local: Tensor | None
-    """(B, heads, H, W): what the local parts add, the mean over each head's channels."""
+    """(B, heads, H, W): the local weights, averaged over the channels of each head."""
     prefix: Tensor
-    """(B, heads, prefix tokens): what class tokens and registers weigh."""
+    """(B, heads, prefix tokens): the weights of class tokens and registers."""
 
     @property
     def together(self) -> Tensor:
-        """(B, heads, h, w): both parts; the attention's own where the local one lies on another map."""
+        """(B, heads, h, w): global plus local weights; global only where the keys have a smaller grid."""
         return self.mixed if self.local is None or self.local.shape != self.mixed.shape else self.mixed + self.local
 
 
@@ -49,17 +50,17 @@ def query_map(layer: Attention, place: tuple[int, int]) -> QueryMap:
 
 
 def query_maps(model: nn.Module, pixels: Tensor, point: tuple[float, float]) -> list[QueryMap]:
-    """The maps of the query at a point of the picture in every layer.
+    """The maps of the query at a point of the image, in every layer.
 
     Args:
-        pixels: (B, C, H, W), as the model takes them.
-        point: (y, x) of the query as shares of the picture's height and width.
+        pixels: (B, C, H, W), the model's input.
+        point: (y, x) of the query as fractions of the image's height and width.
     """
-    return [query_map(layer, layer.place(point)) for layer in seen_by(model, pixels)]
+    return [query_map(layer, layer.place(point)) for layer in capture_pass(model, pixels)]
 
 
 def key_grid(layer: Attention, keys: int) -> tuple[int, int]:
-    """The map that so many keys lie on: the queries' own, or a smaller one of the same shape."""
+    """The grid of so many keys: that of the queries, or a smaller one of about the same aspect ratio."""
     height, width = layer.grid
     rows = height if keys == height * width else max(1, round((keys * height / width) ** 0.5))
     while keys % rows:
@@ -68,15 +69,15 @@ def key_grid(layer: Attention, keys: int) -> tuple[int, int]:
 
 
 def rollout(layers: Sequence[Attention], place: tuple[int, int]) -> Tensor:
-    """What a token of the last layer is made of, (B, H, W), when attention is followed back through all of these layers.
+    """Attention rollout (Abnar and Zuidema, 2020): the share of each token, (B, H, W), in one token of the last layer.
 
-    Each layer is half what it attends to, by magnitude, in the mean over heads, local parts included, and half the token itself
-    (Abnar and Zuidema, 2020). Nothing quadratic is held: one row goes backwards. The layers must share one grid.
+    A layer's output counts as half the token itself and half what it attends to: absolute weights with local parts, averaged
+    over heads. One row is propagated backwards, so nothing quadratic is stored. The layers must share one grid.
     """
     first = layers[0]
-    apart = [layer.name for layer in layers if layer.grid != first.grid or not layer.whole]
-    if apart:
-        raise ValueError(f"attention is followed through layers of one grid; {apart[0]} does not have that of {first.name}")
+    other = [layer.name for layer in layers if layer.grid != first.grid or not layer.whole]
+    if other:
+        raise ValueError(f"rollout needs layers of one grid; {other[0]} does not have that of {first.name}")
     start = torch.zeros(len(first.project()[0]), first.tokens, device=first.project()[0].device)
     start[:, layers[-1].index(place)] = 1
     share = start
@@ -92,11 +93,11 @@ def rollout(layers: Sequence[Attention], place: tuple[int, int]) -> Tensor:
 
 
 def one_grid(layers: Sequence[Attention]) -> list[Attention]:
-    """The layers of the grid that most layers have: all of them in a plain vision transformer, a stage of a pyramid."""
+    """The layers with the most frequent grid: all layers of a plain vision transformer, one stage of a pyramid."""
     groups: dict[tuple[int, int], list[Attention]] = {}
     for layer in layers:
         if layer.whole:
             groups.setdefault(layer.grid, []).append(layer)
     if not groups:
-        raise ValueError("attention cannot be followed: the keys of every layer lie on a smaller map")
+        raise ValueError("rollout is not possible: every layer has reduced keys")
     return max(groups.values(), key=len)

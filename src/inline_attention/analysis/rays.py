@@ -1,7 +1,7 @@
-"""Rays: one query at several lengths, and what it looks at (the paper's first figure).
+"""Rays: the weights of one query scaled to several lengths (the paper's first figure).
 
-Divided linear attention forgets how long phi(q) is, so with ReLU all lengths give one row. Softmax sharpens with the length;
-InLine moves away from even weights in proportion to it.
+Division by the sum cancels the length of phi(q): linear attention with ReLU gives the same row for all lengths. Softmax weights
+sharpen with the length; those of InLine move away from even weights in proportion to it.
 """
 
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ..ops.reference import injective_weights, linear_weights, softmax_weights
-from .capture import Attention, in_words
+from .attention import Attention, layer_label
 from .confusion import confused_pairs
 
 LENGTHS = (0.5, 1.0, 2.0, 4.0)
@@ -19,36 +19,36 @@ LENGTHS = (0.5, 1.0, 2.0, 4.0)
 
 @dataclass(frozen=True)
 class Ray:
-    """Rows of weights along a ray."""
+    """The weights of queries along a ray."""
 
     title: str
     layer: str
-    """Where the query is from, in words."""
+    """The layer of the query, in words."""
     lengths: tuple[float, ...]
     weights: Tensor
     """(heads, lengths, N)."""
     confused: Tensor
-    """(heads,): pairs of lengths with the same row."""
+    """(heads,): pairs of lengths with the same weights."""
 
     @property
     def pairs(self) -> int:
-        """How many pairs of lengths there are."""
+        """The number of pairs of lengths."""
         return len(self.lengths) * (len(self.lengths) - 1) // 2
 
 
-def ray(layer: Attention, query: int, lengths: Sequence[float] = LENGTHS, *, picture: int = 0) -> Ray:
-    """The ray through a query of a layer: its rows when it is as long as the model made it times each of `lengths`."""
-    q, k, _ = (part[picture : picture + 1] for part in layer.project())
+def ray(layer: Attention, query: int, lengths: Sequence[float] = LENGTHS, *, image: int = 0) -> Ray:
+    """The weights of a query of a layer, multiplied by each of `lengths`."""
+    q, k, _ = (part[image : image + 1] for part in layer.project())
     times = torch.tensor(lengths, dtype=q.dtype, device=q.device)
     along = q[:, :, query : query + 1] * times[:, None]
     weights = layer.weigh(along, k, place=query)[0]
-    if len(weights) != q.shape[1]:  # a head for each channel
+    if len(weights) != q.shape[1]:  # one head per channel
         along = along.transpose(2, 3).flatten(1, 2).unsqueeze(-1)
-    return Ray(layer.kind, in_words(layer.name), tuple(lengths), weights, confused_pairs(along[0], weights))
+    return Ray(layer.kind, layer_label(layer.name), tuple(lengths), weights, confused_pairs(along[0], weights))
 
 
 def plane(lengths: Sequence[float] = LENGTHS) -> tuple[Tensor, Tensor, list[Ray]]:
-    """The same in two dimensions, to draw: queries on a ray (lengths, 2), keys (N, 2), and the rays of three attentions."""
+    """An example in two dimensions: queries on a ray (lengths, 2), keys (N, 2), and the rays of three kinds of attention."""
     angles = torch.deg2rad(torch.tensor([5.0, 30.0, 55.0, 85.0, 130.0, 200.0, 310.0], dtype=torch.float64))
     keys = torch.stack([angles.cos(), angles.sin()], -1) * torch.tensor([1.6, 1.0, 1.9, 1.3, 1.5, 1.2, 1.7]).unsqueeze(1)
     direction = torch.tensor([0.8, 0.6], dtype=torch.float64)

@@ -1,1 +1,1 @@
-"""L3: measuring. Cases are data, contenders run interleaved in one process, results are a table, JSON and a picture."""
+"""Benches: how fast the layer and the models are, and how much memory they need, compared with the alternatives."""

@@ -1,4 +1,7 @@
-"""All benches, and how to run one."""
+"""All benches (`BENCHES`), how to run one, and its page in Markdown.
+
+Pages are made from records alone, so a test can make the stored pages again from the stored JSON.
+"""
 
 import gc
 from collections.abc import Callable, Iterator, Sequence
@@ -8,79 +11,78 @@ from typing import Any, Protocol
 import torch
 from matplotlib.figure import Figure
 
-from . import dense_report, export_report, layer_report, models_report, resolution_report, streaming_report
+from . import dense, export, layer, models, resolution, stream
 from .dense import DENSE_CASES, QUICK_DENSE_CASES, DenseCase, measure_dense
 from .export import EXPORT_CASES, QUICK_EXPORT_CASES, ExportCase, measure_export
 from .layer import LAYER_CASES, QUICK_LAYER_CASES, LayerCase, measure_layer
+from .measure import settle_allocator
 from .models import MODEL_CASES, QUICK_MODEL_CASES, ModelCase, measure_model
-from .record import Record
+from .report import markdown_table
 from .resolution import QUICK_RESOLUTION_CASES, RESOLUTION_CASES, ResolutionCase, measure_resolution
-from .result import Result
-from .streaming import QUICK_STREAM_CASES, STREAM_CASES, StreamCase, measure_stream
-from .timing import settle_allocator
-from .wording import markdown
+from .result import Record, Result
+from .stream import QUICK_STREAM_CASES, STREAM_CASES, StreamCase, measure_stream
 
 
-class Report(Protocol):
-    """A module that says what records amount to."""
+class BenchReport(Protocol):
+    """The part of a bench's module that turns records into a table, sentences and a figure."""
 
     COLUMNS: list[str]
     LEGEND: str
 
     def rows(self, records: Sequence[Record]) -> list[list[str]]:
-        """The table."""
+        """The rows of the table."""
 
     def sentences(self, records: Sequence[Record]) -> list[str]:
-        """What the figures amount to."""
+        """What the records show, one line each."""
 
     def draw(self, records: Sequence[Record]) -> Figure:
-        """The picture."""
+        """The figure."""
 
 
 @dataclass(frozen=True)
 class Bench:
-    """Cases, how to measure one, and what to say of them."""
+    """The cases of a bench, how one is measured, and how records are reported."""
 
     name: str
     case: type[Any]
-    """A frozen dataclass: equal cases of two results are the same case."""
+    """A frozen dataclass; cases of two results are matched by its fields."""
     cases: Sequence[Any]
     quick: Sequence[Any]
     measure: Callable[[Any, float, torch.device], Record]
-    """A record of a case, without the case's own fields; contenders are timed for so many seconds."""
+    """(case, seconds to time the candidates, device) -> the record, without the case's own fields."""
     yardstick: str
-    """The contender that is nothing but matrix products."""
-    report: Report
+    """The candidate that consists of matrix products only: the unit of `inline bench compare`."""
+    report: BenchReport
 
     def run(self, cases: Sequence[Any], *, seconds: float, device: torch.device, seed: int) -> Iterator[Record]:
-        """One record a case."""
+        """Measure the cases one by one; one record each."""
         settle_allocator()
         for case in cases:
-            gc.collect()  # the models of the case before
+            gc.collect()  # frees the models of the case before
             torch.manual_seed(seed)
             yield {**asdict(case), **self.measure(case, seconds, device)}
 
     def page(self, result: Result) -> str:
-        """The result in Markdown."""
+        """The page of a result, in Markdown."""
         where = ", ".join(f"{key} {value}" for key, value in result.machine.items())
-        whole = [] if result.complete else ["Stopped before all cases were measured.", ""]
-        table = markdown(self.report.COLUMNS, self.report.rows(result.records))
-        said = ["```text", *self.report.sentences(result.records), "```", ""]
-        head = [f"# inline bench {self.name}", "", f"Measured on {where}.", "", *whole]
-        return "\n".join([*head, self.report.LEGEND, "", table, "", *said])
+        incomplete = [] if result.complete else ["Stopped before all cases were measured.", ""]
+        table = markdown_table(self.report.COLUMNS, self.report.rows(result.records))
+        sentences = ["```text", *self.report.sentences(result.records), "```", ""]
+        head = [f"# inline bench {self.name}", "", f"Measured on {where}.", "", *incomplete]
+        return "\n".join([*head, self.report.LEGEND, "", table, "", *sentences])
 
 
 BENCHES = {
     bench.name: bench
     for bench in (
-        Bench("layer", LayerCase, LAYER_CASES, QUICK_LAYER_CASES, measure_layer, "four products", layer_report),
-        Bench("models", ModelCase, MODEL_CASES, QUICK_MODEL_CASES, measure_model, "product", models_report),
+        Bench("layer", LayerCase, LAYER_CASES, QUICK_LAYER_CASES, measure_layer, "four products", layer),
+        Bench("models", ModelCase, MODEL_CASES, QUICK_MODEL_CASES, measure_model, "product", models),
         Bench(
             "resolution", ResolutionCase, RESOLUTION_CASES, QUICK_RESOLUTION_CASES, measure_resolution, "product",
-            resolution_report,
+            resolution,
         ),
-        Bench("stream", StreamCase, STREAM_CASES, QUICK_STREAM_CASES, measure_stream, "product", streaming_report),
-        Bench("dense", DenseCase, DENSE_CASES, QUICK_DENSE_CASES, measure_dense, "product", dense_report),
-        Bench("export", ExportCase, EXPORT_CASES, QUICK_EXPORT_CASES, measure_export, "product", export_report),
+        Bench("stream", StreamCase, STREAM_CASES, QUICK_STREAM_CASES, measure_stream, "product", stream),
+        Bench("dense", DenseCase, DENSE_CASES, QUICK_DENSE_CASES, measure_dense, "product", dense),
+        Bench("export", ExportCase, EXPORT_CASES, QUICK_EXPORT_CASES, measure_export, "product", export),
     )
 }  # fmt: skip

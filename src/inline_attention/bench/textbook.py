@@ -1,4 +1,4 @@
-"""InLine as one would write it from the paper: the form that the folded one is measured against."""
+"""InLine written directly from the paper's equations: the form that the folded one is measured against."""
 
 import torch
 import torch.nn.functional as F
@@ -10,7 +10,7 @@ from ..ops.kernels import identity
 
 
 class TextbookInLine(nn.Module):
-    """Queries, keys and values for every head, and one convolution with B * C groups; the same function as the layer given.
+    """The same function as `layer`, with queries, keys and values for every head and one convolution of B * C groups.
 
     Shapes: (B, N, C) -> (B, N, C).
     """
@@ -36,7 +36,7 @@ class TextbookInLine(nn.Module):
         local_input: None = None,
         residual: Tensor | None = None,
     ) -> Tensor:
-        """Equation by equation, as a block calls it; `mask` and `local_input` must be None."""
+        """The equations one by one, with the signature that a block calls; `mask` and `local_input` must be None."""
         batch, tokens, channels = x.shape
         q, k, v = self.qkv(x).reshape(batch, tokens, 3, self.num_heads, -1).permute(2, 0, 3, 1, 4)
         k_mean, v_mean = k.mean(2, keepdim=True), v.mean(2, keepdim=True)
@@ -44,15 +44,15 @@ class TextbookInLine(nn.Module):
         out = out.transpose(1, 2).reshape(batch, tokens, channels)
         if self.local is not None:
             kernels = self.local.kernels(x.mean(1)).reshape(batch * channels, 1, *self.local.kernel_size)
-            pictures = v[:, :, num_prefix_tokens:].transpose(2, 3).reshape(1, batch * channels, *grid)
-            local = F.conv2d(pictures, kernels, padding=1, groups=batch * channels).view(batch, channels, -1).mT
+            images = v[:, :, num_prefix_tokens:].transpose(2, 3).reshape(1, batch * channels, *grid)
+            local = F.conv2d(images, kernels, padding=1, groups=batch * channels).view(batch, channels, -1).mT
             out = out + (F.pad(local, (0, 0, num_prefix_tokens, 0)) if num_prefix_tokens else local)
         mixed: Tensor = self.proj(out)
         return mixed if residual is None else residual + mixed
 
 
 def as_textbook(model: nn.Module) -> nn.Module:
-    """The model itself, each InLineAttention in it replaced by its textbook form."""
+    """Replace each InLineAttention of the model by its textbook form, in place; returns the model."""
     for parent in list(model.modules()):
         for name, child in list(parent.named_children()):
             if isinstance(child, InLineAttention):

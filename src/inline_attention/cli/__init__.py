@@ -1,1 +1,1 @@
-"""L4: the command `inline`. The only place that parses arguments and prints; each sub-command imports what it needs."""
+"""The command `inline`: the only room that parses arguments and prints. Commands import what they need when they run."""

@@ -1,73 +1,78 @@
-"""`inline analyze`: what models look at, as pictures and numbers."""
+"""`inline analyze`: attention of models, as images and numbers; one class for each sub-command."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from .analysis import Analysis, check_point, make_table, masked, name_pictures, spread, tell_left_out, whence
+from rich.table import Table
+
+from .analyze_base import Analysis, check_point, image_facts, make_table, measure_masking, name_images, spread, warn_left_out
+from .analyze_inputs import choose_image, to_draw, whole_image
 from .arguments import prepare_folder
-from .subjects import open_one, to_draw, whole_picture
+
+if TYPE_CHECKING:
+    from ..analysis.maps import QueryMap
 
 
 @dataclass(frozen=True)
 class AnalyzeConfusion(Analysis):
-    """How often different queries get the same weights: by picture, layer, head and tolerance."""
+    """Count how often different queries get the same attention weights, by image, layer, head and tolerance."""
 
     tolerance: float = 0.01
-    """How close two rows of weights are the same, and two queries too, as a share of their length."""
+    """Two rows of weights, or two queries, are the same if they differ by less than this share of their length."""
 
     def run(self) -> None:
-        """Count, write, tell."""
+        """Count, write, print."""
         from ..analysis.confusion import TOLERANCES
+        from ..analysis.model_analysis import confusion_numbers, confusion_of
         from ..analysis.plots import draw_confusion
-        from ..analysis.study import confusion_numbers, confusion_of
 
         if not 0 < self.tolerance < 1:
             raise ValueError(f"--tolerance must be between 0 and 1, got {self.tolerance}")
         tolerances = tuple(sorted({*TOLERANCES, self.tolerance}))
-        loaded, shown = self.begin()
-        found = {one.subject.label: confusion_of(self.watch(one, shown, "confusion"), tolerances) for one in loaded}
+        models, images = self.begin()
+        found = {one.subject.label: confusion_of(self.capture(one, images, "confusion"), tolerances) for one in models}
         figure = draw_confusion(found, self.out / "confusion.png", self.tolerance)
-        table = make_table("confused pairs, %", "least by layer", "most by layer", "a picture, median")
+        table = make_table("confused pairs, %", "least by layer", "most by layer", "an image, median")
         for label, one in found.items():
             layers = one.by_layer(self.tolerance)
-            middle = sorted(one.by_picture(self.tolerance))[len(shown.pictures) // 2]
+            middle = sorted(one.by_image(self.tolerance))[len(images.images) // 2]
             table.add_row(
                 label, *(f"{100 * share:.3g}" for share in (one.share(self.tolerance), min(layers), max(layers))), f"{middle:,}"
             )
         numbers = {label: confusion_numbers(one, self.tolerance) for label, one in found.items()}
-        said = (
-            f"Pairs of queries of a picture whose rows of weights differ by at most {self.tolerance:g} of their length, "
-            f"while they differ by more; rows that are all nearly even count as the same. Over {name_pictures(shown)}."
+        summary = (
+            f"Pairs of queries of an image whose rows of weights differ by at most {self.tolerance:g} of their length, "
+            f"while they differ by more; rows that are all nearly even count as the same. Over {name_images(images)}."
         )
-        self.write("confusion", {"models": numbers, **whence(shown)}, [table], [figure], said)
+        self.write("confusion", {"models": numbers, **image_facts(images)}, [table], [figure], summary)
 
 
 @dataclass(frozen=True)
 class AnalyzeRays(Analysis):
-    """What one query looks at when it is made shorter and longer; without models, the paper's first figure in the plane."""
+    """Draw the attention of one query made shorter and longer; without models, the paper's first figure."""
 
-    picture: str | None = None
-    """A file, or a sample: flower, temple, portrait; unset: the first of the pictures."""
+    image: str | None = None
+    """A file, or a sample: flower, temple, portrait; unset: the first of the images."""
     point: tuple[float, float] = (0.5, 0.5)
-    """Of the query, as shares of height and width."""
+    """Position of the query, as shares of height and width."""
     head: int = 1
     """Which head to draw, counted from 1."""
 
     def run(self) -> None:
-        """Scale, weigh, tell."""
-        from ..analysis.capture import seen_by
+        """Scale the query, compute its weights, draw and print."""
+        from ..analysis.capture import capture_pass
+        from ..analysis.model_analysis import ray_numbers, ray_of
         from ..analysis.plots import draw_plane, draw_rays
         from ..analysis.rays import plane
-        from ..analysis.study import ray_numbers, ray_of
 
         if self.models:
-            loaded, shown = self.begin()
-            picture, _ = open_one(self.picture, shown)
+            models, images = self.begin()
+            image, _ = choose_image(self.image, images)
             point = check_point(self.point)
             every = [
-                ray_of(seen_by(one.subject.model, whole_picture(one, picture)), point, title=one.subject.label)
-                for one in loaded
+                ray_of(capture_pass(one.subject.model, whole_image(one, image)), point, title=one.subject.label)
+                for one in models
             ]
             rays = [one for one in every if one is not None]
             if not rays:
@@ -89,67 +94,51 @@ class AnalyzeRays(Analysis):
 
 @dataclass(frozen=True)
 class AnalyzeMaps(Analysis):
-    """What one point of a picture looks at: every layer, global and local part, head by head, and through all layers."""
+    """Draw the attention of one point of an image: by layer, global and local part, by head, and through all layers."""
 
-    picture: str | None = None
-    """A file, or a sample: flower, temple, portrait; unset: the first of the pictures."""
+    image: str | None = None
+    """A file, or a sample: flower, temple, portrait; unset: the first of the images."""
     point: tuple[float, float] = (0.5, 0.5)
-    """Of the query, as shares of height and width."""
+    """Position of the query, as shares of height and width."""
     layers: tuple[int, ...] = ()
     """Which layers to draw, counted from 1; unset: five, evenly spread."""
     head: int | None = None
     """One head, counted from 1; unset: the mean."""
 
     def run(self) -> None:
-        """Look, draw, tell."""
-        from ..analysis.capture import in_words, seen_by
+        """Capture attention, draw, print."""
+        from ..analysis.capture import capture_pass
+        from ..analysis.map_plots import draw_heads, draw_models, draw_parts
         from ..analysis.maps import one_grid, query_map, rollout
-        from ..analysis.plots import draw_heads, draw_models, draw_parts
 
-        loaded, shown = self.begin()
-        picture, source = open_one(self.picture, shown)
+        models, images = self.begin()
+        image, source = choose_image(self.image, images)
         point = check_point(self.point)
-        tables = []
-        maps, followed, numbers, files = {}, {}, {}, []
-        for one in loaded:
+        maps, rollouts, numbers, tables, files = {}, {}, {}, [], []
+        for one in models:
             label = one.subject.label
-            seen = seen_by(one.subject.model, whole_picture(one, picture))
+            seen = capture_pass(one.subject.model, whole_image(one, image))
             chosen = self._chosen(len(seen))
             maps[label] = [query_map(seen[place], seen[place].place(point)) for place in chosen]
             self._check_head(maps[label], label)
             stage = one_grid(seen.layers)
-            followed[label] = rollout(stage, stage[-1].place(point))[0]
+            rollouts[label] = rollout(stage, stage[-1].place(point))[0]
             numbers[label] = {
                 "point": point,
-                "layers": [
-                    {
-                        "layer": found.layer, "query": found.query, "grid": found.grid, "global": found.mixed[0].tolist(),
-                        "local": None if found.local is None else found.local[0].tolist(), "prefix": found.prefix[0].tolist(),
-                    }
-                    for found in maps[label]
-                ],
-                "rollout": {"layers": [layer.name for layer in stage], "weights": followed[label].tolist()},
-            }  # fmt: skip
-            tell_left_out(label, seen)
-            tables.append(make_table("layer", "tokens", "strongest, even shares", "row, column", "negative, %", title=label))
-            for number, found in zip(chosen, maps[label], strict=True):
-                weights = found.together[0].mean(0) * found.mixed[0, 0].numel()
-                place = int(weights.abs().argmax())
-                where = f"{place // weights.shape[1] + 1}, {place % weights.shape[1] + 1}"
-                negative = 100 * float((found.together[0] < 0).double().mean())
-                size = f"{found.grid[0]} x {found.grid[1]}"
-                most = f"{float(weights.flatten()[place]):.3g}"
-                tables[-1].add_row(f"{number + 1}: {in_words(found.layer)}", size, most, where, f"{negative:.0f}")
-            name = _file_name(label)
-            pixels = to_draw(picture)
+                "layers": list(map(_map_numbers, maps[label])),
+                "rollout": {"layers": [layer.name for layer in stage], "weights": rollouts[label].tolist()},
+            }
+            warn_left_out(label, seen)
+            tables.append(_map_table(label, chosen, maps[label]))
+            name, pixels = _file_name(label), to_draw(image)
             files.append(draw_parts(pixels, maps[label], label, self.out / f"maps-{name}.png", self.head and self.head - 1))
             files.append(draw_heads(maps[label], label, self.out / f"heads-{name}.png"))
-        files.insert(0, draw_models(to_draw(picture), maps, followed, self.out / "maps.png"))
-        said = (
+        files.insert(0, draw_models(to_draw(image), maps, rollouts, self.out / "maps.png"))
+        summary = (
             f"The query at {point[0]:g} of the height and {point[1]:g} of the width of {source}; its strongest weight, for or "
             "against, and the share of negative weights, with the local part."
         )
-        self.write("maps", {"models": numbers, "picture": source}, tables, files, said)
+        self.write("maps", {"models": numbers, "image": source}, tables, files, summary)
 
     def _chosen(self, layers: int) -> list[int]:
         if self.layers:
@@ -167,19 +156,19 @@ class AnalyzeMaps(Analysis):
 
 @dataclass(frozen=True)
 class AnalyzeLocality(Analysis):
-    """How much attention stays in the 3x3, 5x5 and 7x7 tokens around the query, by layer, against even weights."""
+    """Measure how much attention stays in the 3x3, 5x5 and 7x7 tokens around the query, by layer, against even weights."""
 
     sizes: tuple[int, ...] = (3, 5, 7)
     """Sides of the windows, odd."""
 
     def run(self) -> None:
-        """Add up, write, tell."""
-        from ..analysis.capture import in_words
+        """Measure, write, print."""
+        from ..analysis.attention import layer_label
+        from ..analysis.model_analysis import locality_of
         from ..analysis.plots import draw_locality
-        from ..analysis.study import locality_of
 
-        loaded, shown = self.begin()
-        found = {one.subject.label: locality_of(self.watch(one, shown, "locality"), self.sizes) for one in loaded}
+        models, images = self.begin()
+        found = {one.subject.label: locality_of(self.capture(one, images, "locality"), self.sizes) for one in models}
         figure = draw_locality(found, self.out / "locality.png")
         tables = []
         for label, layers in found.items():
@@ -191,29 +180,29 @@ class AnalyzeLocality(Analysis):
             for number, near in enumerate(layers, start=1):
                 shares = zip(*(getattr(near, part) for part in parts), strict=True)
                 cells = [" / ".join(f"{100 * share:.1f}" for share in cell) for cell in shares]
-                tables[-1].add_row(f"{number}: {in_words(near.layer)}", *cells)
+                tables[-1].add_row(f"{number}: {layer_label(near.layer)}", *cells)
         numbers = {label: [asdict(near) for near in layers] for label, layers in found.items()}
-        self.write("locality", {"models": numbers, **whence(shown)}, tables, [figure], f"Over {name_pictures(shown)}.")
+        self.write("locality", {"models": numbers, **image_facts(images)}, tables, [figure], f"Over {name_images(images)}.")
 
 
 @dataclass(frozen=True)
 class AnalyzeMasking(Analysis):
-    """Accuracy when no query may look at its own window, against as many random tokens; for trained models."""
+    """Measure accuracy when each query's neighbourhood is masked, against as many random tokens; for trained models."""
 
     count: int = 1000
-    """Pictures to look at."""
+    """How many images to analyse."""
     sizes: tuple[int, ...] = (3, 5, 7)
     """Sides of the windows, odd."""
     batch: int = 50
-    """Pictures at once."""
+    """Images at once."""
 
     def run(self) -> None:
-        """Hide, count, tell."""
-        from ..analysis.capture import in_words
+        """Mask, count, print."""
+        from ..analysis.attention import layer_label
         from ..analysis.plots import draw_masking
 
-        loaded, shown = self.begin()
-        found = {one.subject.label: masked(one, shown, self.sizes, self.batch, self.seed) for one in loaded}
+        models, images = self.begin()
+        found = {one.subject.label: measure_masking(one, images, self.sizes, self.batch, self.seed) for one in models}
         figure = draw_masking(found, self.out / "masking.png")
         table = make_table("top-1, %", "hidden", *(f"{size} x {size}" for size in self.sizes))
         for label, one in found.items():
@@ -221,39 +210,64 @@ class AnalyzeMasking(Analysis):
                 table.add_row(label, f"{one.top1:.1f}", rule, *(f"{share:.1f}" for share in shares))
         numbers = {label: asdict(one) for label, one in found.items()}
         left = [
-            f"{label}: left as they are at {size} x {size}, being no larger: {', '.join(map(in_words, names))}."
+            f"{label}: left as they are at {size} x {size}, being no larger: {', '.join(map(layer_label, names))}."
             for label, one in found.items()
             for size, names in one.untouched.items()
             if names
         ]
-        self.write("masking", {"models": numbers, **whence(shown)}, [table], [figure], f"Over {name_pictures(shown)}.", *left)
+        self.write(
+            "masking", {"models": numbers, **image_facts(images)}, [table], [figure], f"Over {name_images(images)}.", *left
+        )
 
 
 @dataclass(frozen=True)
 class AnalyzeRank(Analysis):
-    """Rank and entropy of the weights, and how many are negative, by layer."""
+    """Measure rank and entropy of the attention weights, and how many are negative, by layer."""
 
     count: int = 8
-    """Pictures to look at."""
+    """How many images to analyse."""
 
     def run(self) -> None:
-        """Decompose, write, tell."""
-        from ..analysis.capture import in_words
-        from ..analysis.plots import draw_spectrum
-        from ..analysis.study import spectrum_of
+        """Decompose, write, print."""
+        from ..analysis.attention import layer_label
+        from ..analysis.model_analysis import rank_stats_of
+        from ..analysis.plots import draw_rank
 
-        loaded, shown = self.begin()
-        found = {one.subject.label: spectrum_of(self.watch(one, shown, "rank")) for one in loaded}
-        figure = draw_spectrum(found, self.out / "rank.png")
+        models, images = self.begin()
+        found = {one.subject.label: rank_stats_of(self.capture(one, images, "rank")) for one in models}
+        figure = draw_rank(found, self.out / "rank.png")
         tables = []
         for label, layers in found.items():
-            title = f"{label}: global weights, in the mean over heads and pictures"
+            title = f"{label}: global weights, in the mean over heads and images"
             tables.append(make_table("layer", "tokens", "rank", "effective rank", "entropy", "negative, %", title=title))
             for number, one in enumerate(layers, start=1):
                 numbers = (f"{one.rank:.1f}", f"{one.effective_rank:.1f}", f"{one.entropy:.3f}", f"{100 * one.negative:.0f}")
-                tables[-1].add_row(f"{number}: {in_words(one.layer)}", str(one.tokens), *numbers)
+                tables[-1].add_row(f"{number}: {layer_label(one.layer)}", str(one.tokens), *numbers)
         kept = {label: [asdict(one) for one in layers] for label, layers in found.items()}
-        self.write("rank", {"models": kept, **whence(shown)}, tables, [figure], f"Over {name_pictures(shown)}.")
+        self.write("rank", {"models": kept, **image_facts(images)}, tables, [figure], f"Over {name_images(images)}.")
+
+
+def _map_numbers(found: "QueryMap") -> dict[str, Any]:
+    return {
+        "layer": found.layer, "query": found.query, "grid": found.grid, "global": found.mixed[0].tolist(),
+        "local": None if found.local is None else found.local[0].tolist(), "prefix": found.prefix[0].tolist(),
+    }  # fmt: skip
+
+
+def _map_table(label: str, chosen: Sequence[int], maps: Sequence["QueryMap"]) -> Table:
+    """A row for each chosen layer: its strongest weight and where it is."""
+    from ..analysis.attention import layer_label
+
+    table = make_table("layer", "tokens", "strongest, even shares", "row, column", "negative, %", title=label)
+    for number, found in zip(chosen, maps, strict=True):
+        weights = found.together[0].mean(0) * found.mixed[0, 0].numel()
+        place = int(weights.abs().argmax())
+        where = f"{place // weights.shape[1] + 1}, {place % weights.shape[1] + 1}"
+        negative = 100 * float((found.together[0] < 0).double().mean())
+        strongest = f"{float(weights.flatten()[place]):.3g}"
+        size = f"{found.grid[0]} x {found.grid[1]}"
+        table.add_row(f"{number + 1}: {layer_label(found.layer)}", size, strongest, where, f"{negative:.0f}")
+    return table
 
 
 def _file_name(label: str) -> str:

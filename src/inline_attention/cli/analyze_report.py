@@ -1,57 +1,57 @@
-"""`inline analyze report`: all analyses of several models, on one page."""
+"""`inline analyze report`: all analyses of several models on one HTML page."""
 
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .analysis import Analysis, check_point, make_table, masked, name_pictures, spread, whence
-from .subjects import Loaded, Shown, load_pictures, open_one, to_draw, whole_picture
+from .analyze_base import Analysis, check_point, image_facts, make_table, measure_masking, name_images, spread
+from .analyze_inputs import AnalyzedImages, LoadedModel, choose_image, load_images, to_draw, whole_image
 
 if TYPE_CHECKING:
     from ..analysis.maps import QueryMap
-    from ..analysis.study import Study
+    from ..analysis.model_analysis import ModelAnalysis
 
     Maps = dict[str, list[QueryMap]]
 
 
 @dataclass(frozen=True)
 class AnalyzeReport(Analysis):
-    """All of it for several models in one HTML file, with what the figures show in words."""
+    """Run all analyses of several models and write one HTML page, with the findings in words."""
 
-    picture: str | None = None
-    """Of the maps: a file, or a sample: flower, temple, portrait; unset: the first of the pictures."""
+    image: str | None = None
+    """Image of the maps: a file, or a sample: flower, temple, portrait; unset: the first of the images."""
     point: tuple[float, float] = (0.5, 0.5)
-    """Of the maps' query, as shares of height and width."""
+    """Query of the maps, as shares of height and width."""
     masked: int = 1000
-    """Pictures to measure accuracy on; 0 leaves masking out."""
+    """Images to measure accuracy on; 0 leaves masking out."""
     names: tuple[str, ...] = ()
-    """What to call the models, in their order; unset: by their folders or names."""
+    """Labels of the models, in their order; unset: their folders or names."""
 
     def run(self) -> None:
-        """Look at everything, write one page, tell what was found."""
+        """Run the analyses, write the page, print the findings."""
         from ..analysis.findings import about_maps, findings
-        from ..analysis.report import write_report
+        from ..analysis.html_report import write_report
 
-        loaded, shown = self.begin()
-        loaded = self._named(loaded)
-        studies = [self._study(one, shown) for one in loaded]
-        many: Shown | None = None
-        without: list[str] = []
-        if self.masked and shown.labels is None:
-            without = ["Accuracy and masking are left out: these pictures have no classes that a model knows."]
+        models, images = self.begin()
+        models = self._label(models)
+        studies = [self._analyse(one, images) for one in models]
+        many: AnalyzedImages | None = None
+        left_out: list[str] = []
+        if self.masked and images.labels is None:
+            left_out = ["Accuracy and masking are left out: these images have no classes that a model knows."]
         elif self.masked:
-            many = load_pictures(loaded, self.masked, data=self.data, root=self.root, split=self.split, seed=self.seed)
-            studies, without = self._with_masking(studies, loaded, many)
+            many = load_images(models, self.masked, data=self.data, root=self.root, split=self.split, seed=self.seed)
+            studies, left_out = self._with_masking(studies, models, many)
         found = findings(studies)
-        figures, maps = self._draw(loaded, studies, shown)
+        figures, maps = self._draw(models, studies, images)
         found["maps"] = about_maps(maps)
         notes = [
-            f"{name_pictures(shown).capitalize()}.",
-            *(f"{one.subject.label}: {one.trained.name}, {one.trained.said}." for one in loaded),
+            f"{name_images(images).capitalize()}.",
+            *(f"{one.subject.label}: {one.trained.name}, {one.trained.loaded}." for one in models),
         ]
         if many is not None:
-            notes.append(f"Accuracy and masking: {name_pictures(many)}.")
-        notes += without
+            notes.append(f"Accuracy and masking: {name_images(many)}.")
+        notes += left_out
         page = write_report(studies, found, figures, notes, self.out / "report.html")
         table = make_table("attention", "top-1, %", "confused pairs, %")
         for study in studies:
@@ -64,66 +64,70 @@ class AnalyzeReport(Analysis):
             "models": [study.numbers() for study in studies],
             "findings": {key: asdict(one) for key, one in found.items()},
         }
-        self.write("report", {**numbers, **whence(shown)}, [table], [page, *figures.values()], *lines, *without)
+        self.write("report", {**numbers, **image_facts(images)}, [table], [page, *figures.values()], *lines, *left_out)
 
-    def _named(self, loaded: list[Loaded]) -> list[Loaded]:
+    def _label(self, models: list[LoadedModel]) -> list[LoadedModel]:
         if not self.names:
-            return loaded
-        if len(self.names) != len(loaded) or len(set(self.names)) != len(self.names):
-            raise ValueError(f"--names must name each of the {len(loaded)} models once, got {' '.join(self.names)}")
-        return [replace(one, subject=replace(one.subject, label=name)) for one, name in zip(loaded, self.names, strict=True)]
+            return models
+        if len(self.names) != len(models) or len(set(self.names)) != len(self.names):
+            raise ValueError(f"--names must name each of the {len(models)} models once, got {' '.join(self.names)}")
+        return [replace(one, subject=replace(one.subject, label=name)) for one, name in zip(models, self.names, strict=True)]
 
-    def _study(self, one: Loaded, shown: Shown) -> "Study":
-        from ..analysis.confusion import confusion, pictures_of
-        from ..analysis.locality import locality, mean_over
-        from ..analysis.spectrum import mean_spectrum, spectrum
-        from ..analysis.study import Study, kind_of, ray_of
+    def _analyse(self, one: LoadedModel, images: AnalyzedImages) -> "ModelAnalysis":
+        from ..analysis.confusion import confusion, merge_batches
+        from ..analysis.locality import locality, mean_locality
+        from ..analysis.model_analysis import ModelAnalysis, kind_of, ray_of
+        from ..analysis.rank import mean_rank_stats, rank_stats
 
-        counted, near, rich = [], [], []
+        confusions, localities, ranks = [], [], []
         kind, ray = "", None
-        for number, seen in enumerate(self.watch(one, shown, "looking")):
+        for number, seen in enumerate(self.capture(one, images, "report")):
             if number == 0:
                 kind, ray = kind_of(seen), ray_of(seen, check_point(self.point), title=one.subject.label)
-            counted.append(confusion(seen))
-            near.append(locality(seen))
-            rich.append(spectrum(seen))
+            confusions.append(confusion(seen))
+            localities.append(locality(seen))
+            ranks.append(rank_stats(seen))
         parameters = sum(p.numel() for p in one.subject.model.parameters())
-        return Study(
-            one.subject.label, kind, one.trained.name, parameters, len(shown.pictures), pictures_of(counted), ray,
-            mean_over(near), mean_spectrum(rich),
+        return ModelAnalysis(
+            one.subject.label, kind, one.trained.name, parameters, len(images.images), merge_batches(confusions), ray,
+            mean_locality(localities), mean_rank_stats(ranks),
         )  # fmt: skip
 
-    def _with_masking(self, studies: list["Study"], loaded: list[Loaded], shown: Shown) -> tuple[list["Study"], list[str]]:
+    def _with_masking(
+        self, studies: list["ModelAnalysis"], models: list[LoadedModel], images: AnalyzedImages
+    ) -> tuple[list["ModelAnalysis"], list[str]]:
         """The studies with masking, and a line for each model that cannot be masked."""
-        found: list[Study] = []
-        without: list[str] = []
-        for study, one in zip(studies, loaded, strict=True):
+        found: list[ModelAnalysis] = []
+        left_out: list[str] = []
+        for study, one in zip(studies, models, strict=True):
             try:
-                found.append(replace(study, masking=masked(one, shown, (3, 5, 7), 50, self.seed)))
+                found.append(replace(study, masking=measure_masking(one, images, (3, 5, 7), 50, self.seed)))
             except ValueError as error:
                 found.append(study)
-                without.append(f"{study.label} is not masked: {error}.")
-        return found, without
+                left_out.append(f"{study.label} is not masked: {error}.")
+        return found, left_out
 
-    def _draw(self, loaded: list[Loaded], studies: list["Study"], shown: Shown) -> tuple[dict[str, Path], "Maps"]:
-        from ..analysis import plots
-        from ..analysis.capture import seen_by
+    def _draw(
+        self, models: list[LoadedModel], studies: list["ModelAnalysis"], images: AnalyzedImages
+    ) -> tuple[dict[str, Path], "Maps"]:
+        from ..analysis import map_plots, plots
+        from ..analysis.capture import capture_pass
         from ..analysis.maps import one_grid, query_map, rollout
 
         point, out = check_point(self.point), self.out
-        picture, _ = open_one(self.picture, shown)
+        image, _ = choose_image(self.image, images)
         maps: Maps = {}
-        followed = {}
-        for one in loaded:
-            seen = seen_by(one.subject.model, whole_picture(one, picture))
+        rollouts = {}
+        for one in models:
+            seen = capture_pass(one.subject.model, whole_image(one, image))
             maps[one.subject.label] = [query_map(seen[place], seen[place].place(point)) for place in spread(len(seen))]
             stage = one_grid(seen.layers)
-            followed[one.subject.label] = rollout(stage, stage[-1].place(point))[0]
+            rollouts[one.subject.label] = rollout(stage, stage[-1].place(point))[0]
         figures = {
             "confusion": plots.draw_confusion({study.label: study.confusion for study in studies}, out / "confusion.png"),
-            "maps": plots.draw_models(to_draw(picture), maps, followed, out / "maps.png"),
+            "maps": map_plots.draw_models(to_draw(image), maps, rollouts, out / "maps.png"),
             "locality": plots.draw_locality({study.label: study.locality for study in studies}, out / "locality.png"),
-            "spectrum": plots.draw_spectrum({study.label: study.spectrum for study in studies}, out / "rank.png"),
+            "rank": plots.draw_rank({study.label: study.rank for study in studies}, out / "rank.png"),
         }
         rays = [study.ray for study in studies if study.ray is not None]
         if rays:

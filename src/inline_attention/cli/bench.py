@@ -1,4 +1,4 @@
-"""`inline bench`: how fast, compared with what one would use instead."""
+"""`inline bench`: measure speed and memory against the alternatives; one class for each sub-command."""
 
 import io
 import json
@@ -17,25 +17,24 @@ from .arguments import prepare_folder, usable_device
 from .progress import track
 
 if TYPE_CHECKING:
-    from ..bench.record import Record
-    from ..bench.result import Result
+    from ..bench.result import Record, Result
     from ..bench.suite import Bench
 
 
 @dataclass(frozen=True)
 class BenchOptions:
-    """What every bench can be told."""
+    """The options of every bench."""
 
     out: Path = Path("bench")
-    """Folder for the results: JSON, a table in Markdown, a picture."""
+    """Folder for the results: JSON, a table in Markdown, an image."""
     quick: bool = False
     """A few cases instead of all."""
     json: bool = False
     """Print the JSON instead of the table."""
     device: str = "cpu"
-    """Where to measure."""
+    """Where to measure: cpu, cuda, mps."""
     seconds: float = 2.0
-    """How long to time the contenders of one case, forward and again forward + backward."""
+    """How long to time the candidates of one case, forward and again forward + backward."""
     seed: int = 0
     """Seed of weights and inputs."""
 
@@ -54,7 +53,7 @@ class BenchModels(BenchOptions):
     """Time whole models, forward and training, as they are and compiled, against timm's and against their softmax twins."""
 
     seconds: float = 15.0
-    """How long to time the contenders of one case."""
+    """How long to time the candidates of one case."""
 
     def run(self) -> None:
         """Measure, write, print."""
@@ -63,10 +62,10 @@ class BenchModels(BenchOptions):
 
 @dataclass(frozen=True)
 class BenchResolution(BenchOptions):
-    """Time and memory of one picture against its size: InLine, softmax and textbook InLine, and where they cross."""
+    """Time and memory of one image against its size: InLine, softmax and textbook InLine, and where they cross."""
 
     seconds: float = 15.0
-    """How long to time the contenders of one case."""
+    """How long to time the candidates of one case."""
 
     def run(self) -> None:
         """Measure, write, print."""
@@ -75,10 +74,10 @@ class BenchResolution(BenchOptions):
 
 @dataclass(frozen=True)
 class BenchStream(BenchOptions):
-    """Take pictures out of files through models in bands, up to 16,384 x 16,384: time, memory, and how exact it is."""
+    """Run models on images from files in bands, up to 16,384 x 16,384: time, memory, and how exact it is."""
 
     seconds: float = 15.0
-    """How long to time the plain forward pass that pixels are compared with."""
+    """How long to time the plain forward pass that streaming is compared with."""
 
     def run(self) -> None:
         """Measure, write, print."""
@@ -87,10 +86,10 @@ class BenchStream(BenchOptions):
 
 @dataclass(frozen=True)
 class BenchDense(BenchOptions):
-    """Segment one picture as a whole, up to 2,048 x 2,048: time and memory of InLine and of softmax."""
+    """Segment one image as a whole, up to 2,048 x 2,048: time and memory of InLine and of softmax."""
 
     seconds: float = 15.0
-    """How long to time the contenders of one case."""
+    """How long to time the candidates of one case."""
 
     def run(self) -> None:
         """Measure, write, print."""
@@ -102,7 +101,7 @@ class BenchExport(BenchOptions):
     """Run exported ONNX files in onnxruntime, 8 bits included, against torch and against softmax in both."""
 
     seconds: float = 15.0
-    """How long to time the contenders of one case."""
+    """How long to time the candidates of one case."""
 
     def run(self) -> None:
         """Measure, write, print."""
@@ -111,7 +110,7 @@ class BenchExport(BenchOptions):
 
 @dataclass(frozen=True)
 class BenchCompare:
-    """Tell what got slower between two results of one bench.
+    """Print what got slower between two results of one bench.
 
     Times are compared in units of the matrix products timed in the same case, so that a slower machine does not look like
     slower code. The exit code is 1 if something is slower beyond the tolerance, else 0.
@@ -136,14 +135,13 @@ class BenchCompare:
         if self.json:
             print(json.dumps(asdict(found), indent=1))
         else:
-            _show(compare.COLUMNS, compare.rows(found), compare.LEGEND, compare.sentences(found))
+            _print(compare.COLUMNS, compare.rows(found), compare.LEGEND, compare.sentences(found))
         if found.slower:
             sys.exit(1)
 
 
 def _run(options: BenchOptions, name: str) -> None:
-    from ..bench.machine import machine
-    from ..bench.result import Result
+    from ..bench.result import Result, machine
     from ..bench.suite import BENCHES
 
     if not 0 < options.seconds < float("inf"):
@@ -171,21 +169,21 @@ def _run(options: BenchOptions, name: str) -> None:
     if options.json:
         print(result.to_json())
         return
-    _show(bench.report.COLUMNS, bench.report.rows(records), bench.report.LEGEND, bench.report.sentences(records))
+    _print(bench.report.COLUMNS, bench.report.rows(records), bench.report.LEGEND, bench.report.sentences(records))
     Console().print(f"Written: {options.out}/{name}.json, {name}.md, {name}.png", highlight=False, soft_wrap=True)
 
 
 def _write(bench: "Bench", result: "Result", out: Path) -> None:
-    from ..training.checkpoint import write_whole
+    from ..training.checkpoint import write_atomically
 
-    picture = io.BytesIO()
-    write_whole(out / f"{bench.name}.json", f"{result.to_json()}\n".encode())
-    write_whole(out / f"{bench.name}.md", bench.page(result).encode())
-    bench.report.draw(result.records).savefig(picture, dpi=130)
-    write_whole(out / f"{bench.name}.png", picture.getvalue())
+    image = io.BytesIO()
+    write_atomically(out / f"{bench.name}.json", f"{result.to_json()}\n".encode())
+    write_atomically(out / f"{bench.name}.md", bench.page(result).encode())
+    bench.report.draw(result.records).savefig(image, dpi=130)
+    write_atomically(out / f"{bench.name}.png", image.getvalue())
 
 
-def _show(columns: Sequence[str], rows: Sequence[Sequence[str]], legend: str, sentences: Sequence[str]) -> None:
+def _print(columns: Sequence[str], rows: Sequence[Sequence[str]], legend: str, sentences: Sequence[str]) -> None:
     console = Console()
     table = Table(caption=legend, caption_justify="left", box=SIMPLE_HEAD, padding=0)
     for column in columns:

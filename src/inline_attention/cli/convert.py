@@ -1,4 +1,4 @@
-"""`inline convert`: the authors' files as safetensors."""
+"""`inline convert`: convert a published checkpoint to safetensors."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,25 +9,25 @@ import tyro
 
 @dataclass(frozen=True)
 class Convert:
-    """Turn a published checkpoint into safetensors with this package's names."""
+    """Convert a published checkpoint to safetensors with this package's parameter names."""
 
     file: Annotated[Path, tyro.conf.Positional]
     """The checkpoint: the authors' pickle (InLine, Swin, PVT, CSWin, DeiT) or safetensors."""
     out: Annotated[Path, tyro.conf.Positional]
     """The file to write, ending in .safetensors."""
     model: str | None = None
-    """Which model it is of, where several fit: what differs in windows only leaves no trace in weights."""
+    """Name of the model, where several fit: models that differ in windows only have the same weights."""
     ema: bool = False
     """Take the moving average that some files hold beside the weights."""
 
     def run(self) -> None:
-        """Read, recognise, check, write, say what was done."""
+        """Read the checkpoint, recognise its model, check, write, print."""
         import torch
         from timm.models import create_model
 
-        from ..models.checkpoints import load_official, read_checkpoint, select_weights
-        from ..models.identify import identify
-        from ..training.checkpoint import to_bytes, write_whole
+        from ..models.load_official import load_official, read_checkpoint, select_weights
+        from ..models.published_models import identify
+        from ..training.checkpoint import to_bytes, write_atomically
         from .arguments import prepare_folder
 
         if self.out.suffix != ".safetensors" or self.out.is_dir():
@@ -39,14 +39,14 @@ class Convert:
         names = ", ".join(name for name, _ in found)
         found = [(name, arguments) for name, arguments in found if self.model in (None, name)]
         if len(found) != 1:
-            raise ValueError(f"{self.file} fits {names}: say which with --model, got {self.model}")
+            raise ValueError(f"{self.file} fits {names}: choose one with --model, got {self.model}")
         name, arguments = found[0]
         prepare_folder(self.out.parent)
         with torch.device("meta"):
             model = create_model(name, **arguments)
         model = model.to_empty(device="cpu")
         report = load_official(model, state)
-        write_whole(self.out, to_bytes(model.state_dict(), {"model": name, "arguments": arguments}))
+        write_atomically(self.out, to_bytes(model.state_dict(), {"model": name, "arguments": arguments}))
         print(f"{self.file} is {name}{_call(arguments)}")
         print(report)
         print(f"Written: {self.out}")

@@ -1,5 +1,8 @@
-"""`inline eval`: how good a trained model is."""
+"""`inline eval`: measure how good a trained model is on validation images."""
 
+import json
+import os
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -9,51 +12,55 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from .held_out import held_out
-from .report import number
-from .scoring import folder_of, score, tell_rest, write
+from .arguments import prepare_folder
+from .train_report import number
 
 if TYPE_CHECKING:
-    from ..training.evaluate import Score
-    from ..training.trained import Trained
+    from torch import nn
 
-BATCH = 64
+    from ..data.sources import Source
+    from ..training.load_trained import Trained
+    from ..training.task import Score, Task
+
+HARDEST = 10
+"""How many of the hardest classes are printed."""
 
 
 @dataclass(frozen=True)
 class Eval:
-    """How good a trained model is: accuracy, COCO's average precision, or mean intersection over union, and by class."""
+    """Measure a trained model: accuracy, COCO's average precision or mean intersection over union, also by class."""
 
     model: Annotated[str, tyro.conf.Positional]
     """A run's folder, a file of weights (ours or the authors'), or a model's name with --weights."""
     task: Literal["classify", "detect", "segment"] | None = None
     """What the model was trained for; unset: as its file says."""
     weights: Path | None = None
-    """File of weights for a model that is named."""
+    """File of weights for a model that is given by name."""
     data: str | None = None
-    """Pictures: any source of `inline train` (its held-out part), a folder of class folders; unset: what the run held out."""
+    """Images: any source of `inline train` (its validation set), or a folder of class folders; unset: the run's validation
+    set."""
     root: str | None = None
     """Folder of a wds/, hfds/ or torch/ source."""
     split: str = "validation"
     """Split of a source that has named splits."""
-    view: Literal["squash", "center"] | None = None
+    crop_mode: Literal["squash", "center"] | None = None
     """'squash' resizes both sides as the paper does, 'center' the shorter one as timm usually does; unset: as trained."""
     size: tuple[int, int] | None = None
-    """Height and width to show pictures at; unset: as trained."""
+    """Height and width of the model's input; unset: as trained."""
     crop: float | None = None
     """Share of the resized side that the centre crop keeps; unset: as trained."""
     inference: Literal["whole", "slide"] | None = None
-    """Segmentation: whole pictures, or windows of the training crop; unset: as trained."""
+    """Segmentation: whole images, or windows of the training crop; unset: as trained."""
     side: int | None = None
-    """Segmentation: shorter side to show pictures at, 0 for their own; unset: as trained."""
+    """Segmentation: shorter side that images are resized to, 0 for their own; unset: as trained."""
     ema: bool = False
     """Take the moving average out of a file that holds both."""
     batch: int | None = None
-    """Pictures at once; unset: 64 to classify, else 4."""
+    """Images at once; unset: 64 to classify, else 4."""
     workers: int | None = None
-    """Processes that read pictures."""
+    """Processes that read images; unset: by the number of cores."""
     skip_bad: bool = False
-    """Leave out pictures that cannot be read, and list them, instead of stopping."""
+    """Leave out images that cannot be read, and list them, instead of stopping."""
     out: Path | None = None
     """Folder for eval.json and confusion.png; unset: eval/ in the run's folder, or here."""
     device: str = "auto"
@@ -62,11 +69,12 @@ class Eval:
     """Print JSON instead of the table."""
 
     def run(self) -> None:
-        """Load, look at every picture once, tell."""
-        from ..training import recipe as recipes
+        """Load the model, evaluate it on every image once, print and write the result."""
+        from ..data.sources import Source
         from ..training.classify import Classify
-        from ..training.source import Source
-        from ..training.trained import load_trained, task_named
+        from ..training.config import Recipe
+        from ..training.load_trained import load_trained, task_named, validation_set
+        from ..training.recipe import check
         from .eval_dense import evaluate_dense
 
         if self.batch is not None and self.batch < 1:
@@ -81,20 +89,20 @@ class Eval:
             if getattr(self, name) is not None:
                 raise ValueError(f"--{name} {getattr(self, name)} is for models that segment: leave it out")
         trained = load_trained(self.model, self.weights, ema=self.ema)
-        pictures, source = held_out(trained, self.model, self.data, self.root, self.split)
-        asked: dict[str, Any] = {"view": self.view, "size": self.size, "crop": self.crop}
-        shown = replace(trained.data, **{key: value for key, value in asked.items() if value is not None})
-        recipe = recipes.Recipe(data=shown)
-        recipes.check(recipe)
-        out = folder_of(self)
-        found = score(self, Classify(recipe), trained.model, Source(pictures, pictures, trained.classes), out, BATCH)
+        images, source = validation_set(trained, self.model, self.data, self.root, self.split)
+        given: dict[str, Any] = {"crop_mode": self.crop_mode, "size": self.size, "crop": self.crop}
+        data = replace(trained.data, **{key: value for key, value in given.items() if value is not None})
+        recipe = Recipe(data=data)
+        check(recipe)
+        out = eval_folder(self)
+        found = score(self, Classify(recipe), trained.model, Source(images, images, trained.classes), out)
         if found is None:
             return
         facts = {
-            "model": trained.name, "weights": str(self.weights or self.model), "loaded": trained.said, "data": source,
-            "view": shown.view, "size": shown.size, "crop": shown.crop,
+            "model": trained.name, "weights": str(self.weights or self.model), "loaded": trained.loaded, "data": source,
+            "crop_mode": data.crop_mode, "size": data.size, "crop": data.crop,
         }  # fmt: skip
-        text = write(out, facts, found, trained.classes, found.bad, "pictures")
+        text = write_score(out, facts, found, trained.classes, found.bad, "images")
         if self.json:
             print(text)
         else:
@@ -102,13 +110,91 @@ class Eval:
 
     def _print(self, trained: "Trained", found: "Score", out: Path) -> None:
         console = Console()
-        console.print(f"{trained.name}: {trained.said}", highlight=False, soft_wrap=True, markup=False)
+        console.print(f"{trained.name}: {trained.loaded}", highlight=False, soft_wrap=True, markup=False)
         table = Table(box=SIMPLE_HEAD, padding=(0, 1))
-        for column in ("pictures", "top-1 %", "top-5 %", "loss", "pictures/s"):
+        for column in ("images", "top-1 %", "top-5 %", "loss", "images/s"):
             table.add_column(column, justify="right")
-        numbers, speed = found.numbers, f"{found.pictures_per_second:,.0f}"
+        numbers, speed = found.metrics, f"{found.images_per_second:,.0f}"
         top5 = number(numbers["top5"]) if len(trained.classes) > 5 else "-"
-        table.add_row(f"{found.pictures:,}", number(numbers["top1"]), top5, number(numbers["loss"], 3), speed)
+        table.add_row(f"{found.images:,}", number(numbers["top1"]), top5, number(numbers["loss"], 3), speed)
         console.print(table)
-        chosen = self.data is None and not (Path(self.model) / "linearize.json").is_file()  # which keeps its last weights
-        tell_rest(console, found, trained.classes, out, own=chosen, bad=found.bad, unit=" %")
+        # `inline linearize` keeps its last weights; `inline train` chooses the best ones by these images.
+        chosen_by_these = self.data is None and not (Path(self.model) / "linearize.json").is_file()
+        print_rest(console, found, trained.classes, out, chosen_by_these=chosen_by_these, bad=found.bad, unit=" %")
+
+
+def score(options: Eval, task: "Task", model: "nn.Module", source: "Source", out: Path) -> "Score | None":
+    """Evaluate a task's model on `source.val`; None in all processes but the main one."""
+    from ..ops.checks import check_device
+    from ..training.task import evaluate_once
+    from .progress import step_counter
+
+    is_main = int(os.environ.get("RANK", "0")) == 0
+    check_device(options.device)
+    if is_main:
+        prepare_folder(out)
+    with step_counter("evaluating", Console(stderr=True, quiet=not is_main)) as progress:
+        found = evaluate_once(
+            model, task, source, device=options.device, batch=options.batch, workers=options.workers,
+            skip_bad=options.skip_bad, progress=progress,
+        )  # fmt: skip
+    return found if is_main else None
+
+
+def eval_folder(options: Eval) -> Path:
+    """The folder of the result: --out, or one in the run's folder, or one here."""
+    name = "eval" if options.data is None else f"eval-{Path(options.data).name}"
+    return options.out or (Path(options.model) / name if Path(options.model).is_dir() else Path(name))
+
+
+def write_score(
+    out: Path, facts: Mapping[str, Any], found: "Score", classes: tuple[str, ...], bad: tuple[str, ...], unit: str
+) -> str:
+    """Write eval.json and the confusion matrix; return the JSON.
+
+    Args:
+        facts: about model and images.
+        bad: images and entries that were left out.
+        unit: what the confusion matrix counts: images or pixels.
+    """
+    from ..training.plots import draw_confusion
+
+    record = {
+        **facts, **found.metrics, **found.details, "images": found.images,
+        "images_per_second": found.images_per_second, "bad": bad, "classes": classes,
+    }  # fmt: skip
+    text = "{\n" + ",\n".join(f" {json.dumps(key)}: {json.dumps(value)}" for key, value in record.items()) + "\n}"
+    (out / "eval.json").write_text(text + "\n")
+    if found.details.get("confusion"):
+        draw_confusion(found.details["confusion"], classes, out / "confusion.png", unit)
+    return text
+
+
+def print_rest(
+    console: Console,
+    found: "Score",
+    classes: tuple[str, ...],
+    out: Path,
+    *,
+    chosen_by_these: bool,
+    bad: tuple[str, ...],
+    unit: str = "",
+) -> None:
+    """Print what comes below the table: the hardest classes, a warning, what was left out, what was written.
+
+    Args:
+        chosen_by_these: the run chose its best weights by these images, so that the score is too good.
+    """
+    pairs = zip(found.details["per_class"], classes, strict=True)
+    by_score = sorted((value, name) for value, name in pairs if value is not None)
+    hardest = ", ".join(f"{name} {value:.1f}{unit}" for value, name in by_score[:HARDEST] if value < 100)
+    console.print(f"Hardest classes: {hardest or 'none, all are right'}", highlight=False, soft_wrap=True, markup=False)
+    if chosen_by_these:
+        note = "The run chose these weights by these very images; its own table has the last weights' score."
+        console.print(note, highlight=False, soft_wrap=True)
+    if bad:
+        console.print(f"{len(bad)} images or entries were left out:", highlight=False)
+        for text in bad:
+            console.print(f"  {text}", highlight=False, soft_wrap=True, markup=False)
+    drawn = ", confusion.png" if found.details.get("confusion") else ""
+    console.print(f"Written: {out}/eval.json{drawn}", highlight=False, soft_wrap=True)

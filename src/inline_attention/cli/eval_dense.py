@@ -1,6 +1,6 @@
 """`inline eval` of detectors and segmenters."""
 
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -8,82 +8,61 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from .report import number
-from .scoring import folder_of, score, tell_rest, write
+from .eval import Eval, eval_folder, print_rest, score, write_score
+from .train_report import number
 
 if TYPE_CHECKING:
-    from ..tasks.dense_model import DenseModel
-    from ..training.evaluate import Score
-    from ..training.source import Source
-    from .eval import Eval
+    from ..training.dense_task import DenseModel
+    from ..training.task import Score
 
-BATCH = 4
 SIZES = ("small", "medium", "large")
 
 
-def evaluate_dense(asked: "Eval") -> None:
-    """Load, look at every picture once, tell."""
-    from ..tasks.dense_model import load_dense
+def evaluate_dense(options: Eval) -> None:
+    """Load the model, evaluate it on every image once, print and write the result."""
+    from ..training.dense_task import dense_validation_set, load_dense
 
-    for name in ("view", "size", "crop", "root"):
-        if getattr(asked, name) is not None:
-            raise ValueError(f"--{name} is for models that classify: leave it out")
-    if asked.ema:
+    for name in ("crop_mode", "size", "crop", "root"):
+        if getattr(options, name) is not None:
+            raise ValueError(f"--{name.replace('_', '-')} is for models that classify: leave it out")
+    if options.ema:
         raise ValueError("--ema is for files that hold both kinds of weights: a run's best weights are one of them")
-    dense = load_dense(str(asked.weights or asked.model), asked.inference, asked.side)
-    source, name = _held_out(dense, asked)
-    out = folder_of(asked)
-    found = score(asked, dense.task, dense.model, source, out, BATCH)
+    dense = load_dense(str(options.weights or options.model), options.inference, options.side)
+    if options.data is None and Path(options.model).is_dir() and options.split != type(options).split:
+        raise ValueError(f"--split {options.split} is of other images: give them by --data DIR")
+    source, name = dense_validation_set(dense, options.model, options.data, options.split, skip_bad=options.skip_bad)
+    out = eval_folder(options)
+    found = score(options, dense.task, dense.model, source, out)
     if found is None:
         return
     facts = {
-        "model": dense.name, "weights": str(asked.weights or asked.model), "task": asdict(dense.task.recipe.task), "data": name,
+        "model": dense.name, "weights": str(options.weights or options.model), "task": asdict(dense.task.recipe.task),
+        "data": name,
     }  # fmt: skip
     bad = (*source.bad, *found.bad)
-    text = write(out, facts, found, dense.classes, bad, "pixels")
-    if asked.json:
+    text = write_score(out, facts, found, dense.classes, bad, "pixels")
+    if options.json:
         print(text)
         return
     console = Console()
-    console.print(f"{dense.name}, {dense.task.head}, on {name}: {dense.said}", highlight=False, soft_wrap=True, markup=False)
+    console.print(f"{dense.name}, {dense.task.head}, on {name}: {dense.loaded}", highlight=False, soft_wrap=True, markup=False)
     console.print(_table(dense, found))
-    tell_rest(console, found, dense.classes, out, own=asked.data is None, bad=bad)
-
-
-def _held_out(dense: "DenseModel", asked: "Eval") -> tuple["Source", str]:
-    """The run's own pictures, or those of another folder, labelled with the model's classes."""
-    from ..tasks import make_task
-    from ..tasks.dense_task import DenseTask
-    from ..training.run_folder import RunFolder
-
-    if asked.data is None:
-        if not Path(asked.model).is_dir():
-            raise ValueError(f"{asked.model} does not say which pictures: --data DIR")
-        if asked.split != type(asked).split:
-            raise ValueError(f"--split {asked.split} is of other pictures: give them by --data DIR")
-        recipe = RunFolder(Path(asked.model)).recipe()
-        recipe = replace(recipe, data=replace(recipe.data, skip_bad=asked.skip_bad or recipe.data.skip_bad))
-        return make_task(recipe).open(), recipe.data.source
-    recipe = dense.task.recipe
-    data = replace(recipe.data, source=asked.data, val=asked.split, skip_bad=asked.skip_bad)
-    task = make_task(replace(recipe, data=data))
-    assert isinstance(task, DenseTask)
-    return task.open_other(dense.classes), asked.data
+    print_rest(console, found, dense.classes, out, chosen_by_these=options.data is None, bad=bad)
 
 
 def _table(dense: "DenseModel", found: "Score") -> Table:
     table = Table(box=SIMPLE_HEAD, padding=(0, 1))
-    speed = f"{found.pictures_per_second:,.1f}"
+    speed = f"{found.images_per_second:,.1f}"
     if dense.task.recipe.task.name == "detect":
-        for column in ("of", "AP", "AP50", "AP75", *SIZES, "pictures", "pictures/s"):
+        for column in ("of", "AP", "AP50", "AP75", *SIZES, "images", "images/s"):
             table.add_column(column, justify="left" if column == "of" else "right")
         for kind, label in (("box", "boxes"), ("mask", "masks")):
             names = ("ap", "ap50", "ap75", *(f"ap_{size}" for size in SIZES))
-            told = [number(found.numbers[f"{kind}_{name}"]) for name in names]
-            table.add_row(label, *told, f"{found.pictures:,}", speed)
+            numbers = [number(found.metrics[f"{kind}_{name}"]) for name in names]
+            table.add_row(label, *numbers, f"{found.images:,}", speed)
         return table
-    for column in (*dense.task.columns.values(), "pictures", "pictures/s"):
+    for column in (*dense.task.columns.values(), "images", "images/s"):
         table.add_column(column, justify="right")
-    told = [number(found.numbers[name], 3 if name == "loss" else 2) for name in dense.task.columns]
-    table.add_row(*told, f"{found.pictures:,}", speed)
+    numbers = [number(found.metrics[name], 3 if name == "loss" else 2) for name in dense.task.columns]
+    table.add_row(*numbers, f"{found.images:,}", speed)
     return table

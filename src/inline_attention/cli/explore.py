@@ -1,7 +1,5 @@
-"""`inline explore`: see attention in the browser."""
+"""`inline explore`: show attention in the browser."""
 
-import os
-import sys
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -10,27 +8,29 @@ import tyro
 
 @dataclass(frozen=True)
 class Explore:
-    """A page in the browser: click a point of a picture and see what up to four models look at from there."""
+    """Show attention in the browser: click a point of an image and compare up to four models."""
 
     models: Annotated[tuple[str, ...], tyro.conf.Positional] = ()
-    """Runs' folders, files of weights, or names of models, to open the page with; others are picked there by name."""
+    """Runs' folders, files of weights, or names of models, to open the page with; others can be chosen there by name."""
     pretrained: bool = False
-    """Let timm fetch the weights of models that are named from its hub."""
+    """Let timm fetch the weights of models that are given by name."""
     host: str = "127.0.0.1"
-    """Address to listen at: this machine only, unless told otherwise (0.0.0.0 is every address that it has)."""
+    """Address to listen at; the default is reached from this machine only, 0.0.0.0 from every network."""
     port: int | None = None
     """Port to listen at; unset: a free one from 7860 on."""
     open: bool = False
     """Open the browser too."""
     seed: int = 0
-    """Draws the weights of models that are not trained."""
+    """Seed of the weights of untrained models."""
 
     def run(self) -> None:
-        """Serve until interrupted."""
+        """Serve until Ctrl-C."""
+        from ..explorer.model_cache import ModelCache
         from ..explorer.page import serve
-        from ..explorer.shelf import Shelf
 
-        shelf = Shelf(self.models, pretrained=self.pretrained, seed=self.seed)
-        serve(shelf, host=self.host, port=self.port, open_browser=self.open)
-        sys.stdout.flush()
-        os._exit(0)  # a thread may still be drawing: taking torch down under it would end in an abort
+        model_cache = ModelCache(self.models, pretrained=self.pretrained, seed=self.seed)
+        serve(model_cache, _print_address, host=self.host, port=self.port, open_browser=self.open)
+
+
+def _print_address(address: str) -> None:
+    print(f"{address}  (Ctrl-C ends it)", flush=True)

@@ -1,4 +1,4 @@
-"""`inline export`: a classifier as a file that other programs run."""
+"""`inline export`: write a classifier as a file that other programs run."""
 
 import json
 import re
@@ -11,65 +11,64 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import tyro
 from rich.console import Console
 
+from ..lite.transform import TRANSFORM_FIELDS
 from .arguments import prepare_folder
 from .progress import stages
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from ..training.trained import Trained
+    from ..training.load_trained import Trained
 
-SHOWN = ("size", "channels", "view", "crop", "interpolation", "mean", "std")
-"""What a file's description says of the data: how pictures are shown."""
-LARGEST = 16_384
-"""Pixels of a side that may be asked for."""
-HUB = ("push", "private")
+LARGEST_SIDE = 16_384
+"""Pixels that --sizes may ask for."""
+HUB_OPTIONS = ("push", "private")
 """Options of hub folders alone."""
-FILES = ("precision", "data", "root", "sizes", "batches")
+FILE_OPTIONS = ("precision", "data", "root", "sizes", "batches")
 """Options of files alone."""
 
 
 @dataclass(frozen=True)
 class Export:
-    """Write a classifier as a file for other programs. It is compared with the model, and is there only if it agrees."""
+    """Export a classifier as a file for other programs. The file is compared with the model, and kept only if it agrees."""
 
     model: Annotated[str, tyro.conf.Positional]
     """A run's folder, a file of weights (ours or the authors'), or a model's name: untrained unless --weights is given."""
     weights: Path | None = None
-    """File of weights for a model that is named."""
+    """File of weights for a model that is given by name."""
     format: Literal["onnx", "torch-export", "aoti", "hub"] = "onnx"
     """ONNX, torch's own graph, a library compiled for this kind of machine, or a folder that timm loads."""
     out: Path | None = None
-    """The file, .onnx or .pt2, or the folder; unset: called like the model, here."""
+    """The file, .onnx or .pt2, or the folder; unset: named after the model, here."""
     precision: Literal["fp32", "fp16", "int8"] = "fp32"
-    """Of the file's numbers; int8 is for ONNX."""
+    """Precision of the file's numbers; int8 is for ONNX."""
     data: str | None = None
-    """Pictures to compare accuracy on: any source of `inline train`, or a folder; unset: those of a run, if not in fp32."""
+    """Images to compare accuracy on: any source of `inline train`, or a folder; unset: those of a run, if not in fp32."""
     root: str | None = None
     """Folder of a wds/, hfds/ or torch/ source."""
     split: str = "validation"
     """Split of a source that has named splits."""
     count: int = 1000
-    """The most pictures to compare accuracy on."""
+    """The most images to compare accuracy on."""
     workers: int | None = None
-    """Processes that read pictures."""
+    """Processes that read images; unset: by the number of cores."""
     sizes: tuple[str, ...] = ()
     """Heights x widths to compare outputs at, such as 224x224 256x320; unset: the model's own and two rectangles like it."""
     batches: tuple[int, ...] = (1, 2, 5)
-    """Pictures at once to compare outputs with."""
+    """Images at once to compare outputs with."""
     ema: bool = False
     """Take the moving average out of a file that holds both."""
     seed: int = 0
-    """Of an untrained model's weights, and of which pictures are taken."""
+    """Seed of an untrained model's weights, and of the choice of images."""
     json: bool = False
-    """Print the description, which also lies beside the file, instead of the table."""
+    """Print the description, which is also written beside the file, instead of the table."""
     push: str | None = None
     """Upload the hub folder as OWNER/NAME."""
     private: bool = False
-    """Let the repository that --push makes be private."""
+    """Make the repository of --push private."""
 
     def run(self) -> None:
-        """Load, write, compare, tell."""
+        """Load the model, write the file, compare the two, print the result."""
         self._check()
         trained = self._load()
         if self.format == "hub":
@@ -77,7 +76,8 @@ class Export:
 
             export_hub(self, trained)
             return
-        from ..deploy.export import FORMATS, export
+        from ..deploy.export import export
+        from ..deploy.formats import FORMATS
 
         suffix = FORMATS[self.format].suffix
         low = ("" if self.precision == "fp32" else f"-{self.precision}") + ("-aoti" if self.format == "aoti" else "")
@@ -94,12 +94,12 @@ class Export:
                 batches=self.batches,
                 sizes=sizes,
                 measure=self._measure(trained, say),
-                say=say,
+                progress=say,
             )
         if self.json:
             print(json.dumps(found, indent=1))
         else:
-            self._tell(trained, found, out)
+            self._print(trained, found, out)
 
     def _check(self) -> None:
         if not self.batches or min(self.batches) < 1:
@@ -110,7 +110,7 @@ class Export:
             raise ValueError(f"--workers must not be negative, got {self.workers}")
         for text in self.sizes:
             _size(text)
-        other = FILES if self.format == "hub" else HUB
+        other = FILE_OPTIONS if self.format == "hub" else HUB_OPTIONS
         for name in other:
             if getattr(self, name) != getattr(Export, name):
                 kind = "files, not for --format hub" if self.format == "hub" else "--format hub"
@@ -121,7 +121,7 @@ class Export:
             raise ValueError(f"--push takes OWNER/NAME, got {self.push!r}")
 
     def _load(self) -> "Trained":
-        from ..training.trained import load_trained, make_named, task_named
+        from ..training.load_trained import load_trained, make_named, task_named
 
         there = Path(self.model).exists()
         if there and self.weights is not None:
@@ -135,25 +135,27 @@ class Export:
             raise ValueError(f"--ema: {self.model} has no weights to take an average out of: --weights FILE")
         trained = make_named(self.model, seed=self.seed)
         if not trained.classes:
-            raise ValueError(f"{self.model} has no classifier: there is nothing that it could tell")
+            raise ValueError(f"{self.model} has no classifier: there is nothing to export")
         return trained
 
     def _measure(
         self, trained: "Trained", say: Callable[[str], None]
     ) -> Callable[[Callable[["Tensor"], "Tensor"]], Mapping[str, Any]] | None:
-        """What shows the file real pictures, if there are any."""
+        """A function that compares the file with the model on real images; None if there are none."""
         if self.data is None and (self.precision == "fp32" or not Path(self.model).is_dir()):
             return None
-        from .agreement import agreement, find_judges
+        from .compare_export import compare_predictions, open_eval_set
 
-        judges = find_judges(trained, self.model, self.data, self.root, self.split)
-        return lambda run: agreement(trained, run, judges, count=self.count, workers=self.workers, seed=self.seed, say=say)
+        images = open_eval_set(trained, self.model, self.data, self.root, self.split)
+        return lambda run: compare_predictions(
+            trained, run, images, count=self.count, workers=self.workers, seed=self.seed, say=say
+        )
 
-    def _tell(self, trained: "Trained", found: Mapping[str, Any], out: Path) -> None:
-        from ..deploy.export import FORMATS
-        from ..plain.description import description_of
+    def _print(self, trained: "Trained", found: Mapping[str, Any], out: Path) -> None:
+        from ..deploy.formats import FORMATS
+        from ..lite.description import description_of
 
-        checked, judged = found["checked"], found["accuracy"]
+        checked, accuracy = found["checked"], found["accuracy"]
         share = checked["of_largest_output"]
         rows = {
             "file": str(out),
@@ -161,40 +163,40 @@ class Export:
             "bytes": f"{found['bytes']:,}",
             "largest difference": f"{checked['largest_difference']:.1e} at {checked['at']}, {share:.1e} of the largest output",
         }
-        if judged is not None:
-            rows["pictures"] = f"{judged['pictures']:,} of {judged['data']}"
-            if judged["change"] is not None:
-                rows["top-1 of the model"] = f"{judged['model_top1']:.2f} %"
-                rows["top-1 of the file"] = f"{judged['file_top1']:.2f} %"
-                rows["change"] = f"{judged['change']:+.2f}"
-            rows["same top-1"] = f"{judged['same_top1']:.2f} %"
-        print(f"{trained.name}: {trained.said}" + ("" if trained.trained else "; its weights were drawn, not learned"))
+        if accuracy is not None:
+            rows["images"] = f"{accuracy['images']:,} of {accuracy['data']}"
+            if accuracy["change"] is not None:
+                rows["top-1 of the model"] = f"{accuracy['model_top1']:.2f} %"
+                rows["top-1 of the file"] = f"{accuracy['file_top1']:.2f} %"
+                rows["change"] = f"{accuracy['change']:+.2f}"
+            rows["same top-1"] = f"{accuracy['same_top1']:.2f} %"
+        print(f"{trained.name}: {trained.loaded}" + ("" if trained.trained else "; its weights are random"))
         print_rows(rows)
-        if judged is not None and judged["change"] is None:
-            print(f"The classes of {judged['data']} are not the model's: only their agreement can be told.")
-        if judged is None and self.precision != "fp32":
-            print(f"What {self.precision} does to accuracy was not measured: --data DIR measures it.")
+        if accuracy is not None and accuracy["change"] is None:
+            print(f"The classes of {accuracy['data']} are not the model's: only their agreement can be measured.")
+        if accuracy is None and self.precision != "fp32":
+            print(f"The effect of {self.precision} on accuracy was not measured: --data DIR measures it.")
         if self.format == "onnx":
-            print(f"Use it: inline predict --onnx {shlex.quote(str(out))} PICTURES")
+            print(f"Use it: inline predict --onnx {shlex.quote(str(out))} IMAGES")
         else:
             print(f"Load it: {FORMATS[self.format].load.format(path=str(out))}")
 
 
 def print_rows(rows: Mapping[str, str]) -> None:
-    """What was done, a line each."""
+    """Print labels and values, a line each."""
     width = max(map(len, rows))
     for label, text in rows.items():
         print(f"  {label:{width}}  {text}")
 
 
 def facts_of(trained: "Trained") -> dict[str, Any]:
-    """What is known of a model, for the description of its file."""
+    """The facts about a model that the description of its file records."""
     return {
         "model": trained.name,
         "arguments": dict(trained.arguments),
-        "weights": trained.said,
+        "weights": trained.loaded,
         "classes": list(trained.classes),
-        "data": {key: getattr(trained.data, key) for key in SHOWN},
+        "data": {key: getattr(trained.data, key) for key in TRANSFORM_FIELDS},
     }
 
 
@@ -211,6 +213,6 @@ def sizes_like(trained: "Trained") -> list[tuple[int, int]]:
 
 def _size(text: str) -> tuple[int, int]:
     found = re.fullmatch(r"(\d+)x(\d+)", text)
-    if not found or not all(0 < int(side) <= LARGEST for side in found.groups()):
+    if not found or not all(0 < int(side) <= LARGEST_SIDE for side in found.groups()):
         raise ValueError(f"--sizes are heights and widths such as 224x224 256x320, got {text!r}")
     return int(found[1]), int(found[2])

@@ -1,4 +1,4 @@
-"""`inline linearize`: a softmax model becomes a linear one."""
+"""`inline linearize`: distil a trained softmax model into a linear copy."""
 
 import json
 import os
@@ -10,95 +10,95 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
 
 from .arguments import prepare_folder
+from .train_report import TrainingReport, number
 
 if TYPE_CHECKING:
-    from ..tasks.linear_run import Lesson
-    from ..tasks.linearize import Teacher
-    from ..training.trained import Trained
-
-LESSON = "lesson.json"
+    from ..training.linearize import LinearizeConfig, Teacher
+    from ..training.load_trained import Trained
 
 
 @dataclass(frozen=True)
 class Linearize:
-    """Turn a trained softmax model into a linear one, with few pictures and no labels."""
+    """Distil a trained softmax model into a linear copy, with few images and no labels."""
 
     model: Annotated[str | None, tyro.conf.Positional] = None
     """The teacher: a run's folder, a file of weights, or a model's name with --weights or --pretrained."""
     weights: Path | None = None
-    """File of weights for a model that is named."""
+    """File of weights for a model that is given by name."""
     pretrained: bool = False
-    """Fetch the weights that timm has for a model that is named."""
+    """Let timm fetch the weights of a model that is given by name."""
     mixer: str = "inline"
-    """The attention that it gets."""
+    """The attention of the copy."""
     kernel: str | None = None
     """Its feature map: identity, relu, relu_affine, leaky_relu, exp; unset: the mixer's own."""
     local: bool | None = None
     """Give it the local residual, or not; unset: as the mixer has it."""
     keep_windows: bool = False
-    """Let attention that has windows keep them, instead of seeing the whole map."""
+    """Keep the windows of windowed attention, instead of attending over the whole map."""
     only: str | None = None
     """Swap attention of these names only: a regular expression, such as 'blocks.[0-5].attn'."""
     data: str | None = None
-    """Pictures: any source of `inline train`, or a folder of pictures without classes; unset: those of the teacher's run."""
+    """Images: any source of `inline train`, or a folder of images without classes; unset: those of the teacher's run."""
     unlabelled: bool = False
-    """Take all pictures below the folder, whatever folders they are in, and tell no accuracy."""
+    """Take all images below the folder, whatever folders they are in, and report no accuracy."""
     root: str | None = None
     """Folder of a wds/, hfds/ or torch/ source."""
     size: tuple[int, int] | None = None
-    """Height and width that pictures are shown at; unset: as the teacher was trained."""
+    """Height and width that images are resized to; unset: as the teacher was trained."""
     epochs: float = 2.5
-    """Passes over the pictures, of all three phases together: two hundredths, four, and the rest."""
+    """Passes over the images: 2 % of them in the first phase, 4 % in the second, the rest in the third."""
     steps: tuple[int, int, int] | None = None
     """Steps of each phase, in place of --epochs; 0 leaves a phase out."""
     rates: tuple[float, float, float] = (1e-3, 1e-3, 5e-4)
     """Learning rate of each phase."""
     batch: int = 64
-    """Pictures at once."""
+    """Images at once."""
     out: Path | None = None
     """Folder for the result; unset: linear-NAME under runs/."""
     resume: bool = False
     """Go on with what is in --out."""
     seed: int = 0
-    """Of new parameters, order and augmentation."""
+    """Seed of new parameters, order and augmentation."""
     skip_bad: bool = False
-    """Go on without pictures that cannot be read."""
+    """Leave out images that cannot be read, instead of stopping."""
     workers: int | None = None
-    """Processes that read pictures."""
+    """Processes that read images; unset: by the number of cores."""
     device: str = "auto"
     """auto, cpu or the accelerator that is there."""
     json: bool = False
     """Print the record as JSON instead of the table."""
 
     def run(self) -> None:
-        """Swap, match, distil, tell."""
+        """Swap the attention, match it layer by layer, distil, print the result."""
         from ..models.swap import swap
-        from ..tasks.linear_run import check, linearize
-        from ..tasks.linearize import Linearize as Phase
-        from .report import TrainingReport
-        from .train import interruptible
+        from ..training.linearize import Linearize as Phase
+        from ..training.linearize import check_config, linearize
+        from .train import stop_signals
 
         if int(os.environ.get("WORLD_SIZE", "1")) > 1:
             raise ValueError("inline linearize runs in one process: start it without torchrun")
         self._check()
         out = self._folder()
-        asked = self._remembered(out) if self.resume else self
-        trained = asked._teacher()
-        lesson = asked._lesson(trained, self)
+        options = self._read_options(out) if self.resume else self
+        trained = options._teacher()
+        config = options._config(trained, self)
         teacher = _as_teacher(trained)
-        check(teacher, lesson)
+        check_config(teacher, config)
         if not self.resume:
-            print(swap(deepcopy(teacher.model), **lesson.swapped), file=sys.stderr)
-            asked._remember(out)
+            print(swap(deepcopy(teacher.model), **config.swap_options), file=sys.stderr)
+            options._write_options(out)
         report = TrainingReport(Phase.columns)
-        with interruptible() as wanted, report:
-            record = linearize(teacher, lesson, out, report=report, stop=lambda: bool(wanted), device=self.device)
+        with stop_signals() as stop, report:
+            record = linearize(teacher, config, out, reporter=report, stop=stop.is_set, device=self.device)
         if record is None:
             print(f"Stopped and saved. Go on: inline linearize --out {shlex.quote(str(out))} --resume", file=sys.stderr)
             sys.exit(130)
-        self._tell(record, out, asked)
+        self._print(record, out, options)
 
     def _check(self) -> None:
         if self.model is None and not self.resume:
@@ -110,21 +110,21 @@ class Linearize:
             )
 
     def _folder(self) -> Path:
-        from .train import RUNS
+        from ..training.config import RUNS
 
         if self.resume:
-            if self.out is None or not (self.out / LESSON).is_file():
+            if self.out is None or not options_file(self.out).is_file():
                 raise ValueError(f"--resume needs --out DIR, a folder that `inline linearize` began, got {self.out}")
             return self.out
         out = self.out or RUNS / f"linear-{Path(self.model or '').resolve().name if self.model else ''}"
-        if (out / LESSON).exists() or (out / "recipe.toml").exists():
+        if options_file(out).exists() or (out / "recipe.toml").exists():
             raise ValueError(f"{out} holds a run: go on with --resume --out {out}, or choose another --out")
         return out
 
     def _teacher(self) -> "Trained":
         from timm.models import is_model
 
-        from ..training.trained import load_trained, make_named
+        from ..training.load_trained import load_trained, make_named
 
         what = self.model or ""
         if self.weights is not None and Path(what).exists():
@@ -135,29 +135,29 @@ class Linearize:
             raise ValueError(f"{what} needs weights: --weights FILE, or --pretrained for those that timm has")
         return load_trained(what, self.weights)
 
-    def _lesson(self, trained: "Trained", now: "Linearize") -> "Lesson":
-        """What to do; where pictures are read from and by how many may be said anew."""
-        from ..tasks.linear_run import Lesson
-        from ..training.recipe import AugmentPart
+    def _config(self, trained: "Trained", now: "Linearize") -> "LinearizeConfig":
+        """What to do. `now` has the options of this call: where images are read from may differ from the first call."""
+        from ..data.config import AugmentConfig
+        from ..training.linearize import LinearizeConfig
         from ..training.run_folder import RunFolder
 
         run = RunFolder(Path(self.model)).recipe() if self.model and Path(self.model).is_dir() else None
         source, root = now.data or self.data, now.root or self.root
         if source is None:
             if run is None:
-                raise ValueError(f"{self.model} does not say which pictures: --data DIR")
+                raise ValueError(f"{self.model} does not say which images: --data DIR")
             data = run.data
         else:
             source = str(Path(source).expanduser().resolve()) if Path(source).expanduser().exists() else source
             data = replace(trained.data, source=source, root=root)
         data = replace(data, size=self.size or data.size, workers=now.workers, skip_bad=now.skip_bad)
-        usual = Lesson(data)
+        usual = LinearizeConfig(data)
         augment = usual.augment if run is None else replace(run.augment, mixup=0.0, cutmix=0.0, smoothing=0.0, erase=0.0)
         if augment.auto:
-            augment = replace(augment, auto="", scale=AugmentPart().scale)
+            augment = replace(augment, auto="", scale=AugmentConfig().scale)
         swapped = {"mixer": self.mixer, "kernel": self.kernel, "local": self.local, "only": self.only}
         swapped = {name: value for name, value in swapped.items() if value is not None}
-        return Lesson(
+        return LinearizeConfig(
             data,
             augment,
             {**swapped, **({"keep_windows": True} if self.keep_windows else {})},
@@ -169,19 +169,19 @@ class Linearize:
             self.unlabelled,
         )
 
-    def _remember(self, out: Path) -> None:
-        """Keep what was asked, for a run that goes on."""
-        from ..training.checkpoint import write_whole
+    def _write_options(self, out: Path) -> None:
+        """Write the options, for --resume."""
+        from ..training.checkpoint import write_atomically
 
         prepare_folder(out)
         kept = {name: value for name, value in vars(self).items() if name not in ("out", "resume", "json", "device", "workers")}
         kept["model"], weights = _absolute(self.model), _absolute(self.weights)
         kept["weights"] = None if weights is None else str(weights)
-        write_whole(out / LESSON, (json.dumps(kept, indent=1) + "\n").encode())
+        write_atomically(options_file(out), (json.dumps(kept, indent=1) + "\n").encode())
 
-    def _remembered(self, out: Path) -> "Linearize":
-        """What was asked when the work began. What is asked now must not differ."""
-        path = out / LESSON
+    def _read_options(self, out: Path) -> "Linearize":
+        """The options of the first call. Those of this call must not differ."""
+        path = options_file(out)
         try:
             kept: dict[str, Any] = json.loads(path.read_text())
             for name in ("steps", "rates", "size"):
@@ -201,26 +201,78 @@ class Linearize:
             raise ValueError(f"{out} was begun with other options than {', '.join(changed)}: leave them out, or begin anew")
         return before
 
-    def _tell(self, record: dict[str, Any], out: Path, asked: "Linearize") -> None:
-        from ..deploy.plots import draw_layers
-        from .linearize_report import print_record, taught_in
+    def _print(self, record: dict[str, Any], out: Path, options: "Linearize") -> None:
+        from ..training.distillation import draw_layers
 
         drawn = draw_layers(record, out / "layers.png")
-        whole = taught_in(record, Path(asked.model) if asked.model else None)
+        times = training_times(record, Path(options.model) if options.model else None)
         if self.json:
-            print(json.dumps({**record, **whole, "run": str(out)}, indent=1))
+            print(json.dumps({**record, **times, "run": str(out)}, indent=1))
         else:
-            print_record(record, whole, out, drawn)
+            print_record(record, times, out, drawn)
+
+
+def options_file(out: Path) -> Path:
+    """The file that keeps the options for --resume; the first version called it lesson.json."""
+    old = out / "lesson.json"
+    return old if old.is_file() else out / "options.json"
 
 
 def _absolute(value: Any) -> Any:
-    """A path that is there as a whole one, in the kind that it came in; all else as it is."""
+    """An existing path made absolute, as the type that it has; all else as it is."""
     there = isinstance(value, str | Path) and Path(value).exists()
     return type(value)(Path(value).resolve()) if there else value
 
 
 def _as_teacher(trained: "Trained") -> "Teacher":
-    from ..tasks.linearize import Teacher
+    from ..training.linearize import Teacher
 
     classes = trained.classes if int(getattr(trained.model, "num_classes", 0)) else ()
     return Teacher(trained.model, trained.name, trained.arguments, classes)
+
+
+def training_times(record: dict[str, Any], teacher: Path | None) -> dict[str, Any]:
+    """Seconds of all phases; and their share of the seconds that the teacher's run records, if it does."""
+    seconds = sum(phase["seconds"] for phase in record["phases"])
+    path = None if teacher is None else teacher / "result.json"
+    if path is None or not path.is_file():
+        return {"seconds": seconds}
+    before = json.loads(path.read_text()).get("seconds")
+    if before is None:
+        return {"seconds": seconds}
+    return {"seconds": seconds, "teacher_seconds": before, "share_of_teacher_seconds": seconds / before}
+
+
+def print_record(record: dict[str, Any], times: dict[str, Any], out: Path, drawn: Path) -> None:
+    """Print a row for the teacher, for the copy before it was trained, and for each phase."""
+    from ..training.distillation import PHASES
+
+    console = Console()
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1))
+    table.add_column("validation")
+    columns = ["agreement %", "attention error", "steps", "seconds"]
+    if record["labelled"]:
+        columns.insert(0, "top-1 %")
+    for column in columns:
+        table.add_column(column, justify="right")
+    rows = [("teacher", record["teacher"]), (PHASES["swapped"].row, record["swapped"])]
+    rows += [(PHASES[phase["phase"]].row, phase) for phase in record["phases"]]
+    for name, found in rows:
+        top1 = [number(found["top1"])] if record["labelled"] else []
+        taken = [f"{found['steps']:,}", f"{found['seconds']:,.0f}"] if "steps" in found else ["", ""]
+        table.add_row(name, *top1, number(found["agreement"]), number(found["error"], 3), *taken)
+    console.print(table)
+    last = record["phases"][-1]
+    summary = []
+    if record["labelled"] and record["teacher"]["top1"]:
+        summary.append(f"{100 * last['top1'] / record['teacher']['top1']:.1f} % of the teacher's accuracy kept")
+    if "share_of_teacher_seconds" in times:
+        summary.append(f"in {100 * times['share_of_teacher_seconds']:.0f} % of the time that its training took")
+    if summary:
+        console.print(", ".join(summary), highlight=False, soft_wrap=True)
+    console.print(f"Written: {out}/best.safetensors, linearize.json, {drawn.name}", highlight=False, soft_wrap=True)
+    name = shlex.quote(str(out))
+    use = f"Next: inline eval {name}, inline predict IMAGES --model {name}, inline export {name}"
+    if not record["classes"]:
+        use = f"Use it: create {record['model']}, swap it with {record['swap']}, and load best.safetensors into it"
+    console.print(use, highlight=False, soft_wrap=True)

@@ -1,4 +1,4 @@
-"""`inline predict`: what is in a picture."""
+"""`inline predict`: classify images; or, with detectors and segmenters, draw what they find."""
 
 import sys
 from dataclasses import dataclass
@@ -10,54 +10,52 @@ import tyro
 if TYPE_CHECKING:
     import torch
 
-    from ..training.trained import Trained
+    from ..training.load_trained import Trained
 
 
 @dataclass(frozen=True)
 class Predict:
-    """What is in pictures: the five likeliest classes of each; or, drawn over them, objects or classes of pixels."""
+    """Classify images; or draw objects or segments over them, with models that detect or segment.
 
-    pictures: Annotated[tuple[str, ...], tyro.conf.Positional]
-    """Files, folders, or '-' for the standard input: a picture, or a list of paths, one a line."""
+    With --onnx FILE, an exported classifier is used, without torch: `inline predict --onnx FILE --help` has its options.
+    """
+
+    images: Annotated[tuple[str, ...], tyro.conf.Positional]
+    """Files, folders, or '-' for the standard input: an image, or a list of paths, one a line."""
     model: str | None = None
     """A run's folder, a file of weights, or a model's name with --weights; unset: the newest run under runs/."""
     task: Literal["classify", "detect", "segment"] | None = None
     """What the model was trained for; unset: as its file says."""
     weights: Path | None = None
-    """File of weights for a model that is named."""
-    onnx: Path | None = None
-    """A classifier exported to ONNX, with its .json beside it, in place of --model: needs onnxruntime and no torch."""
+    """File of weights for a model that is given by name."""
     out: Path | None = None
-    """Folder for the pictures that detectors and segmenters draw; unset: predictions/."""
+    """Folder for the images that detectors and segmenters draw; unset: predictions/."""
     threshold: float | None = None
-    """Detection: the least score of an object that is told; unset: 0.5."""
+    """Detection: the least score of an object that is printed and drawn; unset: 0.5."""
     inference: Literal["whole", "slide"] | None = None
-    """Segmentation: whole pictures, or windows of the training crop; unset: as trained."""
+    """Segmentation: whole images, or windows of the training crop; unset: as trained."""
     side: int | None = None
-    """Segmentation: shorter side to show pictures at, 0 for their own; unset: as trained."""
+    """Segmentation: shorter side that images are resized to, 0 for their own; unset: as trained."""
     top: int = 5
     """How many classes to name."""
     ema: bool = False
     """Take the moving average out of a file that holds both."""
     batch: int = 16
-    """Pictures at once."""
+    """Images at once."""
     stream: bool = False
-    """Show each file as it is, of whatever size, one by one in bands of rows, instead of resized: for all-InLine models."""
+    """Classify each file at its own size, however large, in bands of rows, instead of resized: for all-InLine models."""
     folder: Path | None = None
-    """Where --stream keeps what it works on; unset: the system's place for such files."""
+    """Folder for the temporary files of --stream; unset: the system's."""
     skip_bad: bool = False
-    """Name pictures that cannot be read and go on, instead of stopping."""
+    """Name images that cannot be read and go on, instead of stopping."""
     device: str = "cpu"
-    """Where the model runs."""
+    """Where the model runs: cpu, cuda, mps."""
     json: bool = False
-    """Print one line of JSON for each picture."""
+    """Print one line of JSON for each image."""
 
     def run(self) -> None:
-        """Look at the pictures, a batch at a time, and print as they come."""
-        if self.onnx is not None:
-            self._onnx(self.onnx)
-            return
-        from ..training.trained import load_trained, task_named
+        """Predict a batch at a time, and print as results come."""
+        from ..training.load_trained import load_trained, task_named
         from .arguments import usable_device
         from .predict_dense import predict_dense
         from .train import newest_run
@@ -84,60 +82,52 @@ class Predict:
             self._resize(trained, device)
 
     def _check(self) -> None:
-        if not self.pictures:
-            raise ValueError("no pictures: give files, folders, or '-' for the standard input")
+        if not self.images:
+            raise ValueError("no images: give files, folders, or '-' for the standard input")
         if self.batch < 1 or self.top < 1:
             raise ValueError(f"--batch and --top must be positive, got {self.batch} and {self.top}")
         if self.folder is not None and not self.stream:
             raise ValueError(f"--folder {self.folder} is where --stream works: give --stream too")
 
-    def _onnx(self, file: Path) -> None:
-        """As `main` does it where torch is not installed."""
-        from .predict_onnx import ELSEWHERE, PredictOnnx, does_not_go
-
-        for name in ELSEWHERE:
-            if getattr(self, name) != getattr(Predict, name):
-                raise ValueError(does_not_go(name))
-        PredictOnnx(self.pictures, file, self.top, self.batch, self.skip_bad, self.json).run()
-
     def _resize(self, trained: "Trained", device: "torch.device") -> None:
-        """Pictures as the model was trained on them, a batch at a time."""
+        """Classify resized images, a batch at a time."""
         import torch
 
-        from ..plain.opening import opened_pictures
-        from ..training.trained import top_classes
-        from ..training.view import evaluation_view
-        from .batches import in_batches, tell_classes
+        from ..data.transforms import evaluation_transform
+        from ..lite.image_paths import open_images
+        from ..training.load_trained import top_classes
+        from .predict_onnx import in_batches, print_classes
 
-        view, channels = evaluation_view(trained.data), trained.data.channels
-        pictures = opened_pictures(self.pictures)
-        for names, shown in in_batches(pictures, view, channels, self.batch, skip_bad=self.skip_bad):
-            tell_classes(names, top_classes(trained, torch.stack(shown).to(device), self.top), as_json=self.json)
+        transform, channels = evaluation_transform(trained.data), trained.data.channels
+        images = open_images(self.images)
+        for names, pixels in in_batches(images, transform, channels, self.batch, skip_bad=self.skip_bad):
+            print_classes(names, top_classes(trained, torch.stack(pixels).to(device), self.top), as_json=self.json)
 
     def _stream(self, trained: "Trained") -> None:
-        """Each picture at its own size, with a bar."""
+        """Classify each image at its own size, with a progress bar."""
         from rich.console import Console
 
-        from ..models.bands import all_linear
-        from ..models.picture import open_picture
-        from ..models.streaming import stream
-        from ..training.trained import likeliest
-        from .batches import tell_classes
+        from ..data.transforms import normalisation
+        from ..large.image_reader import open_image
+        from ..large.stages import all_linear
+        from ..large.stream import stream
+        from ..training.load_trained import top_of_logits
+        from .predict_onnx import print_classes
         from .progress import step_counter
 
         data = trained.data
-        mean, std = (part if data.channels == 3 else (sum(part) / 3,) for part in (data.mean, data.std))
+        mean, std = normalisation(data)
         all_linear(trained.model, "--stream")
-        for name in self.pictures:
+        for name in self.images:
             if not Path(name).is_file():
-                raise ValueError(f"--stream takes files, pictures or .npy arrays, got {name}")
+                raise ValueError(f"--stream takes files, images or .npy arrays, got {name}")
             try:
-                picture = open_picture(name, channels=data.channels, mean=mean, std=std)
-                with step_counter(Path(name).name, Console(stderr=True)) as tell:
-                    found = stream(trained.model, picture, progress=tell, folder=self.folder)
+                image = open_image(name, channels=data.channels, mean=mean, std=std)
+                with step_counter(Path(name).name, Console(stderr=True)) as progress:
+                    found = stream(trained.model, image, progress=progress, folder=self.folder)
             except ValueError as error:
                 if not self.skip_bad:
                     raise ValueError(f"{name}: {error} (--skip-bad goes on)") from error
                 print(f"inline: {name}: {error}", file=sys.stderr)
                 continue
-            tell_classes([name], likeliest(trained, found.logits, self.top), as_json=self.json)
+            print_classes([name], top_of_logits(trained, found.logits, self.top), as_json=self.json)

@@ -1,44 +1,63 @@
-"""`inline predict --onnx FILE`: what is in a picture, where neither torch nor the command's other needs are installed."""
+"""`inline predict --onnx FILE`: classify images without torch; and the batches and the output of every `inline predict`."""
 
+import json
+import sys
 from argparse import SUPPRESS, ArgumentParser, BooleanOptionalAction
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
+from typing import IO, NoReturn, TypeVar
 
-from .options import explain_unknown
+from PIL import Image
 
-ELSEWHERE = ("model", "task", "weights", "out", "threshold", "inference", "side", "ema", "stream", "folder", "device")
+from ..lite.decode import BadImageError, decode
+from .arguments import explain_unknown, option_types
+
+Pixels = TypeVar("Pixels")
+NOT_FOR_ONNX = ("model", "task", "weights", "out", "threshold", "inference", "side", "ema", "stream", "folder", "device")
 """Options of `inline predict` that an ONNX file has no use for."""
 
 
 @dataclass(frozen=True)
 class PredictOnnx:
-    """What is in pictures, by an exported model."""
+    """Classify images by an exported model. The options that `Predict` has too mean the same."""
 
-    pictures: tuple[str, ...]
+    images: tuple[str, ...]
     onnx: Path
     top: int = 5
     batch: int = 16
     skip_bad: bool = False
     json: bool = False
 
+    @classmethod
+    def from_words(cls, words: list[str]) -> "PredictOnnx":
+        """Parse the words after `inline predict` with argparse, because tyro may not be installed."""
+        end = words.index("--") if "--" in words else len(words)
+        options, rest = _parser().parse_known_args(words[:end])
+        unknown = [word for word in rest if word.startswith("-") and word != "-"]
+        if unknown:
+            name = unknown[0].partition("=")[0].lstrip("-")
+            if name.removeprefix("no-") in NOT_FOR_ONNX:
+                raise ValueError(f"--{name} does not go with --onnx: leave it out")
+            raise ValueError(explain_unknown(unknown[0], option_types(cls)))
+        return cls((*(word for word in rest if word not in unknown), *words[end + 1 :]), **vars(options))
+
     def run(self) -> None:
-        """Look at the pictures, a batch at a time, and print as they come."""
-        if not self.pictures:
-            raise ValueError("no pictures: give files, folders, or '-' for the standard input")
+        """Classify the images, a batch at a time, and print as they come."""
+        if not self.images:
+            raise ValueError("no images: give files, folders, or '-' for the standard input")
         if self.batch < 1 or self.top < 1:
             raise ValueError(f"--batch and --top must be positive, got {self.batch} and {self.top}")
         import numpy as np
 
-        from ..plain.classifier import OnnxClassifier
-        from ..plain.opening import opened_pictures
-        from .batches import in_batches, tell_classes
+        from ..lite.classifier import OnnxClassifier
+        from ..lite.image_paths import open_images
 
         classifier = OnnxClassifier.open(self.onnx)
-        view = classifier.description.view
-        pictures = opened_pictures(self.pictures)
-        for names, shown in in_batches(pictures, view, view.channels, self.batch, skip_bad=self.skip_bad):
-            tell_classes(names, classifier.likeliest(np.stack(shown), self.top), as_json=self.json)
+        transform = classifier.description.transform
+        images = open_images(self.images)
+        for names, pixels in in_batches(images, transform, transform.channels, self.batch, skip_bad=self.skip_bad):
+            print_classes(names, classifier.likeliest(np.stack(pixels), self.top), as_json=self.json)
 
 
 class _Parser(ArgumentParser):
@@ -46,36 +65,61 @@ class _Parser(ArgumentParser):
         raise ValueError(message.removeprefix("argument "))
 
 
-def parse(words: list[str]) -> PredictOnnx:
-    """The words after `inline predict`."""
+def _parser() -> ArgumentParser:
     parser = _Parser(
         prog="inline predict",
-        usage="inline predict [OPTIONS] --onnx FILE PICTURES...",
-        description="What is in pictures: the likeliest classes of each. PICTURES are files, folders, or '-' for the standard "
-        "input: a picture, or a list of paths, one a line.",
+        usage="inline predict [OPTIONS] --onnx FILE IMAGES...",
+        description="Classify images: print the likeliest classes of each. IMAGES are files, folders, or '-' for the standard "
+        "input: an image, or a list of paths, one a line.",
         allow_abbrev=False,
         argument_default=SUPPRESS,
     )
     add = parser.add_argument
     add("--onnx", type=Path, required=True, metavar="FILE", help="an exported classifier; its .json lies beside it")
     add("--top", type=int, metavar="N", help="how many classes to name (5)")
-    add("--batch", type=int, metavar="N", help="pictures at once (16)")
-    skip = "name pictures that cannot be read and go on, instead of stopping"
+    add("--batch", type=int, metavar="N", help="images at once (16)")
+    skip = "name images that cannot be read and go on, instead of stopping"
     add("--skip-bad", "--skip_bad", action=BooleanOptionalAction, help=skip)
-    add("--json", action=BooleanOptionalAction, help="print one line of JSON for each picture")
-    end = words.index("--") if "--" in words else len(words)
-    options, rest = parser.parse_known_args(words[:end])
-    unknown = [word for word in rest if word.startswith("-") and word != "-"]
-    pictures = (*(word for word in rest if word not in unknown), *words[end + 1 :])
-    asked = PredictOnnx(pictures, **vars(options))
-    if unknown:
-        name = unknown[0].partition("=")[0].lstrip("-")
-        if name.removeprefix("no-") in ELSEWHERE:
-            raise ValueError(does_not_go(name))
-        raise ValueError(explain_unknown(unknown, asked))
-    return asked
+    add("--json", action=BooleanOptionalAction, help="print one line of JSON for each image")
+    return parser
 
 
-def does_not_go(name: str) -> str:
-    """One line about an option of `inline predict`."""
-    return f"--{name} does not go with --onnx: leave it out"
+def in_batches(
+    opened: Iterable[tuple[str, IO[bytes]]],
+    transform: Callable[[Image.Image], Pixels],
+    channels: int,
+    size: int,
+    *,
+    skip_bad: bool,
+) -> Iterator[tuple[list[str], list[Pixels]]]:
+    """Names and transformed images, `size` at once. A bad image is an error, or is named on the error output and left out."""
+    names: list[str] = []
+    batch: list[Pixels] = []
+    bad = 0
+    for name, file in opened:
+        try:
+            batch.append(transform(decode(file, name, channels)))
+            names.append(name)
+        except BadImageError as error:
+            if not skip_bad:
+                raise ValueError(f"{error} (--skip-bad goes on)") from error
+            print(f"inline: {error}", file=sys.stderr)
+            bad += 1
+        if len(batch) == size:
+            yield names, batch
+            names, batch = [], []
+    if batch:
+        yield names, batch
+    if bad:
+        print(f"inline: {bad} images could not be read", file=sys.stderr)
+
+
+def print_classes(names: list[str], found: list[list[tuple[str, float]]], *, as_json: bool) -> None:
+    """Print the likeliest classes of each image, with their probabilities."""
+    for name, classes in zip(names, found, strict=True):
+        if as_json:
+            print(json.dumps({"image": name, "classes": [{"name": c, "probability": p} for c, p in classes]}))
+            continue
+        print(name)
+        for label, probability in classes:
+            print(f"  {probability:7.2%}  {label}")

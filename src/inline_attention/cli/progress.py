@@ -13,7 +13,7 @@ Item = TypeVar("Item")
 
 
 def track(items: Iterable[Item], label: str, total: int, console: Console) -> Iterator[Item]:
-    """The items as they come, telling how far the work is and how long it has to go."""
+    """The items as they come, printing how many are done and how long the rest will take."""
     if console.is_terminal:
         columns = (
             TextColumn(label),
@@ -37,15 +37,15 @@ def track(items: Iterable[Item], label: str, total: int, console: Console) -> It
 
 @contextmanager
 def counter(label: str, total: int, console: Console) -> Iterator[Callable[[int], None]]:
-    """A function to be told how much is done: a bar on a terminal, a line every ten seconds in a log."""
-    with step_counter(label, console) as tell:
-        yield lambda done: tell(done, total)
+    """A function to call with how much is done: a bar on a terminal, a line every ten seconds in a log."""
+    with step_counter(label, console) as update:
+        yield lambda done: update(done, total)
 
 
 @contextmanager
 def step_counter(label: str, console: Console) -> Iterator[Callable[[int, int], None]]:
-    """The same for work that says itself how much there is: told (done, total)."""
-    start = told = perf_counter()
+    """The same for work that knows its own length: call it with (done, total)."""
+    start = last_line = perf_counter()
     if console.is_terminal:
         columns = (TextColumn(label), BarColumn(), MofNCompleteColumn(), TextColumn("left"), TimeRemainingColumn())
         with Progress(*columns, console=console, transient=True) as progress:
@@ -53,27 +53,27 @@ def step_counter(label: str, console: Console) -> Iterator[Callable[[int, int], 
             yield lambda done, total: progress.update(task, completed=min(done, total), total=total)
         return
 
-    def tell(done: int, total: int) -> None:
-        nonlocal told
+    def print_line(done: int, total: int) -> None:
+        nonlocal last_line
         now = perf_counter()
-        if now - told >= 10:
-            told = now
+        if now - last_line >= 10:
+            last_line = now
             rate = done / (now - start)
             console.print(f"{label}: {min(done, total)}/{total}, {rate:.0f}/s, {max(0, total - done) / rate:.0f} s left")
 
-    yield tell
+    yield print_line
 
 
 @contextmanager
 def stages(console: Console) -> Iterator[Callable[[str], None]]:
-    """A function to be told what is being done: one line that changes on a terminal, a line each in a log."""
+    """A function to call with what is being done: one line that changes on a terminal, a line each in a log."""
     if console.is_terminal:
         with console.status("beginning") as status:
             yield lambda text: status.update(escape(text))
         return
     start = perf_counter()
 
-    def tell(text: str) -> None:
+    def print_line(text: str) -> None:
         console.print(f"{perf_counter() - start:.0f} s: {text}", highlight=False, markup=False, soft_wrap=True)
 
-    yield tell
+    yield print_line

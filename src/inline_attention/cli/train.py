@@ -1,4 +1,4 @@
-"""`inline train`: from pictures to weights and an accuracy."""
+"""`inline train`: train a model on images."""
 
 import json
 import os
@@ -9,91 +9,121 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from threading import Event
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
-from ..training.recipe import Recipe, load
-from .arguments import prepare_folder
+from ..training.config import RUNS, Recipe
+from .arguments import parse, prepare_folder
 
 if TYPE_CHECKING:
+    from ..data.config import DataConfig
+    from ..data.sources import Source
+    from ..training.run import TrainingResult
     from ..training.task import Task
-    from ..training.train import Outcome
-
-DENSE = {"detect": "detect_small", "segment": "segment_small"}
-"""Recipes of tasks whose pictures do not tell which one suits them."""
-PEEKED = (
-    "task", "task.name", "recipe", "data", "out", "data.source", "data.root", "data.train", "data.val", "schedule.epochs",
-    "schedule.steps",
-)  # fmt: skip
-"""Options that other options' defaults hang on."""
-RUNS = Path("runs")
-"""Where runs are kept if nothing else is said."""
 
 
 @dataclass(frozen=True)
-class Train:
-    """Train a model on pictures; without arguments, a small one on scikit-learn's digits, in a minute."""
+class TrainOptions:
+    """The options of `inline train` that are not fields of the recipe."""
 
     task: Literal["classify", "detect", "segment"] | None = None
-    """What to learn: classes of pictures, objects with boxes and masks, or classes of pixels. Short for --task.name."""
+    """What to learn: classes of images, objects with boxes and masks, or classes of pixels. Short for --task.name."""
     recipe: str | None = None
-    """A recipe of the package, by name, or a TOML file; unset: one that suits the data. The options below are its fields."""
+    """A recipe of the package, by name, or a TOML file; unset: one that suits the data."""
     data: str | None = None
-    """Pictures: a folder of class folders, or, to detect and segment, one as in docs/dense.md; short for --data.source."""
+    """Images: a folder of class folders, or, to detect and segment, one as in docs/dense.md. Short for --data.source."""
     out: Path | None = None
     """Folder of the run; unset: a new one under runs/."""
     resume: bool = False
     """Go on with the run in --out, or with the newest under runs/."""
     dry_run: bool = False
-    """Only tell the recipe, the steps, the parameters, and what memory and time they will take."""
+    """Train nothing: print the recipe, the steps, the parameters, and the memory and time that training will take."""
     seed: int | None = None
-    """Short for --run.seed."""
+    """Seed of weights, order and augmentation. Short for --run.seed."""
     skip_bad: bool = False
-    """Short for --data.skip-bad."""
+    """Leave out images that cannot be read, and list them at the end, instead of stopping. Short for --data.skip-bad."""
     device: str = "auto"
     """auto, cpu or the accelerator that is there."""
     json: bool = False
-    """Print the result as JSON; what happens meanwhile goes to the error output."""
+    """Print the result as JSON. Progress goes to the error output."""
+
+
+@dataclass(frozen=True)
+class Train(TrainOptions):
+    """Train a model on images; without arguments, a small one on scikit-learn's digits, in a minute."""
+
     settings: Annotated[Recipe, tyro.conf.arg(name="")] = field(default_factory=Recipe)
+    opened: Any = field(default=None, init=False)
+    """Not an option: the images that were opened to choose the recipe, so that they are opened once; a DataConfig, a Source."""
+
+    @classmethod
+    def from_words(cls, words: list[str]) -> "Train":
+        """Parse the words after `inline train`. The recipe comes first: it decides the defaults of the other options."""
+        from .train_recipe import early_options, print_help, starting_recipe
+
+        early = early_options(words)
+        name, recipe, opened = starting_recipe(early)
+        default = cls(recipe=name, settings=recipe)
+        if early.help:
+            print_help(default, words)
+            sys.exit(0)
+        parsed = parse(cls, words, "train", default)
+        object.__setattr__(parsed, "opened", opened)  # a frozen dataclass, from tyro
+        return parsed
 
     def run(self) -> None:
-        """Train, or tell what training would be."""
-        from ..tasks import make_task
-        from ..training import recipe as recipes
+        """Train, or print what training would be."""
+        from ..training.recipe import check
+        from ..training.task import make_task
 
         recipe = self.settings
         if self.task not in (None, recipe.task.name):
-            raise ValueError(f"--task {self.task}: the recipe is one to {recipe.task.name} by; leave out one of the two")
+            raise ValueError(f"--task {self.task}: the recipe is for --task {recipe.task.name}; leave out one of the two")
         if self.seed is not None:
             recipe = replace(recipe, run=replace(recipe.run, seed=self.seed))
         if self.skip_bad:
             recipe = replace(recipe, data=replace(recipe.data, skip_bad=True))
-        recipes.check(recipe)
+        check(recipe)
         task = make_task(recipe)
+        source = self._opened_source(recipe.data)
         if self.dry_run:
-            from .dry_run import tell
+            from .train_report import print_dry_run
 
-            tell(task, self.device, as_json=self.json)
+            print_dry_run(task, self.device, source, as_json=self.json)
             return
-        out = self._folder(f"{Path(recipe.data.source).name or 'data'}-{recipe.model.name}")
-        from ..training.train import train
-        from .report import TrainingReport
+        out = self._folder(recipe)
+        from ..training.run import run_training
+        from .train_report import TrainingReport
 
-        main = int(os.environ.get("RANK", "0")) == 0
-        report = TrainingReport(task.columns, silent=not main)
+        is_main = int(os.environ.get("RANK", "0")) == 0
+        report = TrainingReport(task.columns, silent=not is_main)
         by = "" if self.resume else f" by the recipe {self.recipe or 'digits'}"
-        report.say(f"{recipe.model.name} on {recipe.data.source}{by}, into {out}")
-        with interruptible() as wanted, report, _tidy(out):
-            outcome = train(task, out, resume=self.resume, report=report, stop=lambda: bool(wanted), device=self.device)
-        if main:
+        report.message(f"{recipe.model.name} on {recipe.data.source}{by}, into {out}")
+        with stop_signals() as stop, report, _remove_if_empty(out):
+            outcome = run_training(
+                task, out, source=source, resume=self.resume, reporter=report, stop=stop.is_set, device=self.device
+            )
+        if is_main:
             self._finish(outcome, task)
 
-    def _folder(self, name: str) -> Path:
-        """The folder of the run: asked for, the newest, or a new one."""
+    def _opened_source(self, data: "DataConfig") -> "Source | None":
+        """The images that were opened to choose the recipe, if the recipe's options do not ask for others."""
+        if self.opened is None:
+            return None
+        from ..data.sources import same_images
+
+        source: Source = self.opened[1]
+        return source if same_images(self.opened[0], data) else None
+
+    def _folder(self, recipe: Recipe) -> Path:
+        """The folder of the run: --out, the newest, or a new one."""
         if self.resume:
-            out = self.out or newest_run()
-            if (out / "lesson.json").is_file():
+            from .linearize import options_file
+
+            out = self.out or newest_run(unfinished=True)
+            if options_file(out).is_file():
                 raise ValueError(f"{out} was made by inline linearize: go on by `inline linearize --out {out} --resume`")
             return out
         if self.out is not None:
@@ -103,17 +133,17 @@ class Train:
             return self.out
         if "RANK" in os.environ:
             raise ValueError("several processes need --out, so that they agree on the folder")
-        numbers = iter(range(1, 1_000_000))
-        folders = (RUNS / (name if number == 1 else f"{name}-{number}") for number in numbers)
-        out = next(folder for folder in folders if not (folder / "recipe.toml").exists())
+        from ..training.run_folder import new_run_folder
+
+        out = new_run_folder(recipe)
         prepare_folder(out)
         return out
 
-    def _finish(self, outcome: "Outcome", task: "Task") -> None:
-        """Draw, and say what was reached and how to go on."""
+    def _finish(self, outcome: "TrainingResult", task: "Task") -> None:
+        """Draw the curves, print the result and what to do next."""
         from ..training.plots import draw_confusion, draw_curve
-        from .attention import draw_attention
-        from .report import print_result
+        from .drawings import draw_attention, draw_predictions
+        from .train_report import print_result
 
         out, recipe = outcome.folder, task.recipe
         written = [draw_curve(outcome.rows, task, out / "curve.png")]
@@ -121,127 +151,57 @@ class Train:
             print(f"Stopped and saved. Go on: inline train --out {shlex.quote(str(out))} --resume", file=sys.stderr)
             sys.exit(130)
         if outcome.best.get("confusion"):
-            what = "pictures" if recipe.task.name == "classify" else "pixels"
-            written.append(draw_confusion(outcome.best["confusion"], outcome.classes, out / "confusion.png", what))
-        if recipe.task.name == "classify":
-            drawn = draw_attention(out, recipe)
-        else:
-            from .dense_pictures import draw_held_out
-
-            drawn = draw_held_out(out)
-        if drawn:
+            unit = "images" if recipe.task.name == "classify" else "pixels"
+            written.append(draw_confusion(outcome.best["confusion"], outcome.classes, out / "confusion.png", unit))
+        draw = draw_attention if recipe.task.name == "classify" else draw_predictions
+        if drawn := draw(out, outcome.source):
             written.append(drawn)
         if self.json:
             last = [row for row in outcome.rows if row["kind"] == "evaluation"][-1]
-            best = {key: value for key, value in outcome.best.items() if key not in ("confusion", "per_class", "pictures")}
+            best = {key: value for key, value in outcome.best.items() if key not in ("confusion", "per_class", "images")}
             print(json.dumps({"run": str(out), "last": last, "best": best, "bad": outcome.bad}, indent=1))
             return
         print_result(outcome, task, written)
 
 
-def begin(arguments: list[str]) -> Train:
-    """The defaults of `inline train`: those of the recipe that is asked for, or of the run that goes on."""
-    if arguments[:1] != ["train"]:
-        return Train()
-    recipe = None
-    asked = {name: _peek(arguments, f"--{name}") for name in PEEKED}
-    asked["help"] = next((word for word in arguments if word in ("-h", "--help")), None)
-    if "--resume" in arguments:
-        from ..training.run_folder import RunFolder
+def newest_run(*, unfinished: bool = False) -> Path:
+    """The run under runs/ that was trained last; with `unfinished`, the last one that was stopped, if there is any."""
 
-        if asked["recipe"]:
-            raise ValueError(f"--resume goes on with the run's own recipe: leave out --recipe {asked['recipe']}")
-        settings = RunFolder(Path(asked["out"]) if asked["out"] else newest_run()).recipe()
-    elif asked["recipe"]:
-        settings = load(asked["recipe"])
-    else:
-        recipe, settings = _suiting(asked)
-    source = asked["data"] or asked["data.source"] or settings.data.source
-    if Path(source).exists():
-        source = str(Path(source).resolve())  # a run is used from other folders, too
-    schedule, epochs = settings.schedule, asked["schedule.epochs"]
-    if epochs and epochs.isdigit() and int(epochs) < schedule.warmup:
-        schedule = replace(schedule, warmup=0)
-    if asked["schedule.steps"] and asked["schedule.steps"].isdigit():
-        schedule = replace(schedule, warmup=0, warmup_steps=int(asked["schedule.steps"]) // 20)
-    return Train(recipe=recipe, settings=replace(settings, data=replace(settings.data, source=source), schedule=schedule))
+    def trained_at(recipe: Path) -> float:
+        # not the newest file of all: an evaluation or a drawing does not make a run newer
+        return max(file.stat().st_mtime for file in (recipe, recipe.with_name("metrics.jsonl")) if file.exists())
 
-
-def _suiting(asked: dict[str, str | None]) -> tuple[str, Recipe]:
-    """A recipe for the data, and its name; the digits' if nothing is said."""
-    source, task = asked["data"] or asked["data.source"], asked["task"] or asked["task.name"] or "classify"
-    if task in DENSE:
-        if source is None and not asked["help"]:
-            raise ValueError(f"--task {task} needs pictures: --data DIR")
-        return DENSE[task], load(DENSE[task])
-    if source is None:
-        return "digits", load("digits")
-    if suited := _looks_dense(Path(source)):
-        raise ValueError(f"{source} has {suited[1]}, not class folders: --task {suited[0]}")
-    from ..training.choose import suiting
-    from ..training.recipe import DataPart
-
-    usual = DataPart(source=source, root=asked["data.root"])
-    return suiting(replace(usual, train=asked["data.train"] or usual.train, val=asked["data.val"] or usual.val))
-
-
-def _looks_dense(root: Path) -> tuple[str, str] | None:
-    """The task that a folder suits, and what shows it, if that is another than classification."""
-    for task, pattern in (
-        ("detect", "annotations/instances_*.json"),
-        ("detect", "train/_annotations.coco.json"),
-        ("segment", "annotations/trimaps"),
-        ("segment", "annotations/training"),
-        ("segment", "SegmentationClass"),
-    ):
-        if root.is_dir() and any(root.glob(pattern)):
-            return task, pattern
-    both = (root / "images").is_dir() and any((root / name).is_dir() for name in ("masks", "labels"))
-    return ("segment", "images/ and masks/") if both else None
-
-
-def _peek(arguments: list[str], option: str) -> str | None:
-    """The value of an option (the last one, as the parser has it), before the options are parsed whose defaults hang on it."""
-    found = None
-    for place, word in enumerate(arguments):
-        if word == option and place + 1 < len(arguments):
-            found = arguments[place + 1]
-        elif word.startswith(f"{option}="):
-            found = word.partition("=")[2]
-    return found
-
-
-def newest_run() -> Path:
-    """The run under runs/ that was written to last."""
-    found = sorted(RUNS.glob("*/recipe.toml"), key=lambda file: max(f.stat().st_mtime for f in file.parent.iterdir()))
+    found = sorted(RUNS.glob("*/recipe.toml"), key=trained_at)
+    stopped = [file for file in found if not (file.parent / "result.json").exists()]
+    found = stopped if unfinished and stopped else found
     if not found:
         raise ValueError(f"there is no run under {RUNS.resolve()}: `inline train` makes one, --out names one elsewhere")
     return found[-1].parent
 
 
 @contextmanager
-def _tidy(out: Path) -> Iterator[None]:
-    """Take the folder away again if nothing came into it."""
+def _remove_if_empty(out: Path) -> Iterator[None]:
+    """Remove the folder again if nothing was written to it."""
     try:
         yield
     finally:
         with suppress(OSError):
-            out.rmdir()  # which takes empty folders only
+            out.rmdir()  # fails on folders that are not empty
 
 
 @contextmanager
-def interruptible() -> Iterator[list[Any]]:
-    """Ctrl-C and the end of a cluster's time are wishes to stop; a second Ctrl-C stops at once."""
-    wanted: list[Any] = []
+def stop_signals() -> Iterator[Event]:
+    """An event that Ctrl-C and SIGTERM, such as at the end of a cluster's time, set; a second Ctrl-C stops at once."""
+    stop = Event()
 
-    def wish(number: int, _: Any) -> None:
-        if wanted and number == signal.SIGINT:
+    def request(number: int, _: Any) -> None:
+        if stop.is_set() and number == signal.SIGINT:
             raise KeyboardInterrupt
-        wanted.append(number)
+        stop.set()
 
-    before = {number: signal.signal(number, wish) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, request) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield wanted
+        yield stop
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

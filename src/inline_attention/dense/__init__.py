@@ -1,4 +1,4 @@
-"""Detection and segmentation on the maps of a backbone: models, readers of data, metrics, drawing."""
+"""L3: detectors and segmenters on the feature maps of a backbone, their metrics and drawings."""
 
 from .detector import make_detector
 from .pyramid import make_pyramid

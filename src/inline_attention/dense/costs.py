@@ -1,4 +1,4 @@
-"""What a detector or a segmenter costs: parameters and multiply-adds, nothing computed."""
+"""Parameters and multiply-adds of detectors and segmenters, counted without computing anything."""
 
 from dataclasses import dataclass
 
@@ -11,12 +11,12 @@ from .detector import BOX_SIDE, MASK_SIDE, Detector
 from .pyramid import backbone_of
 
 PROPOSALS, MASKS = 1000, 100
-"""Boxes a picture that heads are counted for, as mmdetection counts."""
+"""Boxes and masks of an image that the heads are counted for, as in mmdetection."""
 
 
 @dataclass(frozen=True)
 class Cost:
-    """What one picture costs."""
+    """The cost of one image."""
 
     params: int
     """Parameters."""
@@ -25,16 +25,16 @@ class Cost:
 
 
 def detector_costs(model: Detector, height: int, width: int) -> Cost:
-    """Backbone, neck and proposals at a size, heads for 1,000 boxes and 100 masks; what depends on the picture is left out.
+    """Cost of a detector: backbone, neck and proposals at a size, heads for 1,000 boxes and 100 masks.
 
-    InLine is counted as its equation is written: see `count`.
+    What depends on the image's content is left out. InLine is counted as its equation is written: see `count`.
     """
-    return _cost(_Detecting(model), height, width)
+    return _cost(_CountedDetector(model), height, width)
 
 
 def segmenter_costs(model: nn.Module, height: int, width: int) -> Cost:
-    """A segmenter as it is used, in evaluation mode; an auxiliary head is among the parameters, but not computed."""
-    return _cost(_Segmenting(model), height, width)
+    """Cost of a segmenter in evaluation mode; an auxiliary head is among the parameters, but is not computed."""
+    return _cost(_CountedSegmenter(model), height, width)
 
 
 def _cost(model: nn.Module, height: int, width: int) -> Cost:
@@ -42,8 +42,8 @@ def _cost(model: nn.Module, height: int, width: int) -> Cost:
     return Cost(params=counted.params, flops=counted.flops)
 
 
-class _Segmenting(nn.Module):
-    """The whole model, and how many channels its pictures have."""
+class _CountedSegmenter(nn.Module):
+    """The whole model, with `in_chans`, which `count` needs."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -54,8 +54,8 @@ class _Segmenting(nn.Module):
         self.model(pixels)
 
 
-class _Detecting(_Segmenting):
-    """The parts of a detector whose cost does not depend on what is in the picture."""
+class _CountedDetector(_CountedSegmenter):
+    """The parts of a detector whose cost does not depend on the image's content."""
 
     model: Detector
 

@@ -1,4 +1,4 @@
-"""Mask R-CNN and Cascade Mask R-CNN over a pyramid, made of torchvision's parts."""
+"""Mask R-CNN and Cascade Mask R-CNN on a pyramid of maps, from torchvision's parts."""
 
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
@@ -16,20 +16,21 @@ from torchvision.models.detection.transform import GeneralizedRCNNTransform
 from torchvision.ops import FeaturePyramidNetwork, MultiScaleRoIAlign
 from torchvision.ops.feature_pyramid_network import LastLevelMaxPool
 
-from .cascade import CascadeHeads, full_precision
+from ..ops.sums import to_fp32
+from .cascade import CascadeHeads
 from .pyramid import Pyramid
 
 DETECTORS = ("mask_rcnn", "cascade_mask_rcnn")
 ANCHORS = (32, 64, 128, 256, 512)
 RATIOS = (0.5, 1.0, 2.0)
 LEVELS = ("0", "1", "2", "3")
-"""Maps that boxes are cut out of; a fifth, coarser one only proposes."""
+"""Maps that boxes are pooled from; a fifth, coarser one is for proposals only."""
 BOX_SIDE, MASK_SIDE = 7, 14
-"""Cells a side of what is cut out."""
+"""Output sides of RoIAlign."""
 
 
 class Neck(nn.Module):
-    """A pyramid, its maps brought to one width, from coarse to fine, and a fifth of half the coarsest one's resolution."""
+    """A pyramid with an FPN: maps of one width, from coarse to fine, and a fifth at half the coarsest one's resolution."""
 
     def __init__(self, body: Pyramid, width: int) -> None:
         super().__init__()
@@ -38,41 +39,41 @@ class Neck(nn.Module):
         self.out_channels = width
 
     def forward(self, pixels: Tensor) -> dict[str, Tensor]:
-        """Pictures (B, C, H, W) -> maps (B, width, h, w) "0" to "3", of strides 4 to 32, and "pool"."""
+        """Images (B, C, H, W) -> maps (B, width, h, w) "0" to "3", of strides 4 to 32, and "pool"."""
         maps: dict[str, Tensor] = self.fpn(OrderedDict(zip(LEVELS, self.body(pixels), strict=True)))
         return maps
 
 
 class Proposer(RPNHead):  # type: ignore[misc]
-    """torchvision's, in float32 at least."""
+    """torchvision's head of the region proposal network, with outputs in float32 or finer."""
 
     def forward(self, x: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
-        """Maps (B, width, h, w) -> logits (B, 3, h, w) and codes (B, 12, h, w) of the anchors of each."""
-        logits, codes = super().forward(x)
-        return [full_precision(level) for level in logits], [full_precision(level) for level in codes]
+        """Maps (B, width, h, w) -> logits (B, 3, h, w) and box offsets (B, 12, h, w) of the anchors of each."""
+        logits, offsets = super().forward(x)
+        return [to_fp32(level) for level in logits], [to_fp32(level) for level in offsets]
 
 
 class Predictor(FastRCNNPredictor):  # type: ignore[misc]
-    """torchvision's, in float32 at least."""
+    """torchvision's box predictor, with outputs in float32 or finer."""
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Features (n, features) -> logits (n, 1 + classes) and codes (n, 4 * (1 + classes))."""
-        logits, codes = super().forward(x)
-        return full_precision(logits), full_precision(codes)
+        """Features (n, features) -> logits (n, 1 + classes) and box offsets (n, 4 * (1 + classes))."""
+        logits, offsets = super().forward(x)
+        return to_fp32(logits), to_fp32(offsets)
 
 
 class Detector(GeneralizedRCNN):  # type: ignore[misc]
-    """torchvision's R-CNN; layer by layer, its backbone's depth comes first, and everything else is the last layer."""
+    """torchvision's R-CNN, with the parameter groups that timm's optimizers ask for."""
 
     backbone: Neck
 
     def group_matcher(self, coarse: bool = False) -> Callable[[str], tuple[float, ...]]:
-        """The depth of a parameter, by its name: for layer-wise learning rates."""
+        """The depth of a parameter by its name, for layer-wise learning rates: the backbone's layers, then all else."""
         inner = self.backbone.body.group_matcher(coarse)
         return lambda name: inner(name.removeprefix("backbone.body.")) if name.startswith("backbone.body.") else (float("inf"),)
 
     def no_weight_decay(self) -> set[str]:
-        """Names of the backbone's parameters that are not to be drawn to zero."""
+        """Names of the backbone's parameters without weight decay."""
         return {f"backbone.body.{name}" for name in self.backbone.body.no_weight_decay()}
 
 
@@ -90,26 +91,26 @@ def make_detector(
     anchors: tuple[int, ...] = ANCHORS,
     samples: int = 512,
 ) -> Detector:
-    """A detector that starts from the weights that its backbone has.
+    """Make a detector on a backbone, whose weights it keeps.
 
-    Training: (list of pictures (C, H, W) in 0..1, list of {"boxes" (n, 4) xyxy, "labels" (n,) of 1..classes, "masks"
-    (n, H, W)}) -> losses by name. Evaluation: list of pictures -> list of {"boxes", "labels", "scores", "masks"
-    (n, 1, H, W) in 0..1} at the pictures' own sizes.
+    Training: (list of images (C, H, W) in 0..1, list of {"boxes" (n, 4) xyxy, "labels" (n,) of 1..classes, "masks"
+    (n, H, W)}) -> losses by name. Evaluation: list of images -> list of {"boxes", "labels", "scores", "masks"
+    (n, 1, H, W) in 0..1} at the images' own sizes.
 
     Args:
-        backbone: becomes the detector's, and is changed by `freeze_norm`.
+        backbone: becomes part of the detector; `freeze_norm` changes it.
         head: one of `DETECTORS`.
         classes: without background, which is label 0.
         width: channels of the maps and of the mask head; the box head is four times as wide.
-        sides: shorter sides, in pixels, to draw from in training; evaluation takes the last one.
-        longest: what the longer side may not exceed.
-        mean, std: of the pictures' channels.
-        freeze_norm: keep the statistics of the backbone's batch norms, and what follows them, as they are.
-        anchors: pixels a side of the boxes that are proposed from, one for each of the five maps.
-        samples: boxes of a picture that the heads learn from, a quarter of them on objects.
+        sides: shorter sides in pixels; training samples one of them, evaluation takes the last.
+        longest: the most that the longer side may be, in pixels.
+        mean, std: of the images' channels.
+        freeze_norm: freeze the backbone's batch norms, their statistics and their weights.
+        anchors: sides of the anchor boxes in pixels, one for each of the five maps.
+        samples: boxes of an image that the heads are trained on, a quarter of them on objects.
     """
     if head not in DETECTORS:
-        raise ValueError(f"unknown head {head!r}; known: {', '.join(DETECTORS)}")
+        raise ValueError(f"there is no detector {head!r}; there are {', '.join(DETECTORS)}")
     if classes < 1:
         raise ValueError(f"classes must be 1 or more, background not counted, got {classes}")
     if len(anchors) != len(ANCHORS) or min(anchors) < 1:

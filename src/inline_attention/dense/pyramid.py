@@ -1,4 +1,4 @@
-"""A classifier's stages as four maps of strides 4, 8, 16 and 32: what heads for detection and segmentation want."""
+"""Any timm model as a pyramid of four maps at strides 4, 8, 16 and 32, for detection and segmentation heads."""
 
 from collections.abc import Callable
 from math import ceil
@@ -12,18 +12,18 @@ from ..models.backbone import Backbone
 
 STRIDES = (4, 8, 16, 32)
 ANY_SIZE: tuple[dict[str, Any], ...] = ({"strict_img_size": False}, {"dynamic_img_size": True, "dynamic_img_pad": True}, {})
-"""What makes timm's models take pictures of any size: Swin and its kin, ViT and its kin, the others."""
+"""Arguments that make timm's models accept images of any size: of Swin-like models, of ViT-like models, of the others."""
 
 
 class Pyramid(nn.Module):
-    """One of timm's models as four maps.
+    """A timm model as four maps.
 
-    Maps of other strides than 4, 8, 16 and 32 are resized to these: those of a plain ViT, which are all alike, or those of a
-    small pyramid, which begins at stride 2. Pictures may have any height and width: models of other packages see them
-    padded with zeros, right and below, to a multiple of 32.
+    Maps of other strides than 4, 8, 16 and 32 are resized to these: those of a plain ViT, which all have one stride, or those
+    of a small pyramid, which begins at stride 2. Images may have any height and width: for models of other packages they are
+    padded with zeros, right and below, to multiples of 32.
 
     Args:
-        body: what `create_model(..., features_only=True)` gives.
+        body: from `create_model(..., features_only=True)`.
     """
 
     def __init__(self, body: nn.Module) -> None:
@@ -32,12 +32,12 @@ class Pyramid(nn.Module):
         information: Any = body.feature_info
         reductions: list[int] = list(information.reduction())
         if len(reductions) < len(STRIDES):
-            raise ValueError(f"the backbone gives {len(reductions)} maps, and 4 are needed: name more in out_indices")
+            raise ValueError(f"the backbone has {len(reductions)} maps, and 4 are needed: list more in out_indices")
         last = {reduction: number for number, reduction in enumerate(reductions)}
         fitting = all(stride in last for stride in STRIDES)
         count = len(reductions)
         self.chosen = tuple(last[stride] for stride in STRIDES) if fitting else tuple(range(count - 4, count))
-        """Which of the body's maps are given out: those of the four strides, or else the last four."""
+        """Indices of the maps that are returned: those of the four strides, or else the last four."""
         self.reductions = tuple(reductions[number] for number in self.chosen)
         first, second, third, fourth = (int(information.channels()[number]) for number in self.chosen)
         self.channels: tuple[int, int, int, int] = (first, second, third, fourth)
@@ -45,28 +45,28 @@ class Pyramid(nn.Module):
         self.channels_last = getattr(output_fmt, "value", output_fmt) == "NHWC"
 
     def forward(self, pixels: Tensor) -> list[Tensor]:
-        """Pictures (B, C, H, W) -> four maps (B, channels[i], ceil(H / s), ceil(W / s)) for s = 4, 8, 16, 32."""
+        """Images (B, C, H, W) -> four maps (B, channels[i], ceil(H / s), ceil(W / s)) for s = 4, 8, 16, 32."""
         height, width = pixels.shape[-2:]
         if not isinstance(self.bare(), Backbone):
             pixels = F.pad(pixels, (0, -width % STRIDES[-1], 0, -height % STRIDES[-1]))
-        given = self.body(pixels)
-        maps = [given[number].permute(0, 3, 1, 2) if self.channels_last else given[number] for number in self.chosen]
+        features = self.body(pixels)
+        maps = [features[number].permute(0, 3, 1, 2) if self.channels_last else features[number] for number in self.chosen]
         return [
-            _fit(features, reduction, stride, (ceil(height / stride), ceil(width / stride)))
-            for features, reduction, stride in zip(maps, self.reductions, STRIDES, strict=True)
+            _fit(level, reduction, stride, (ceil(height / stride), ceil(width / stride)))
+            for level, reduction, stride in zip(maps, self.reductions, STRIDES, strict=True)
         ]
 
     def bare(self) -> nn.Module:
-        """The model inside the body, under the names that its classifier has; the body itself, where timm took it apart."""
+        """The model inside the body, with the parameter names of the classifier; the body itself where timm took it apart."""
         wrapped = getattr(self.body, "model", None)
         return wrapped if isinstance(wrapped, nn.Module) else self.body
 
     def _prefix(self) -> str:
-        """What stands before the bare model's names."""
+        """The prefix of the bare model's parameter names."""
         return "body." if self.bare() is self.body else "body.model."
 
     def group_matcher(self, coarse: bool = False) -> Callable[[str], tuple[float, ...]]:
-        """The depth of a parameter, by its name: for layer-wise learning rates."""
+        """The depth of a parameter by its name, for layer-wise learning rates."""
         bare, prefix = self.bare(), self._prefix()
         matcher = getattr(bare, "group_matcher", None)
         own = _by_order(bare) if matcher is None else group_parameters(bare, matcher(coarse=coarse), reverse=True)
@@ -74,14 +74,14 @@ class Pyramid(nn.Module):
         return lambda name: (float(depths.get(name, "inf")),)
 
     def no_weight_decay(self) -> set[str]:
-        """Names of parameters that are not to be drawn to zero: those that the wrapped model names."""
+        """Names of parameters without weight decay: those of the wrapped model."""
         bare, prefix = self.bare(), self._prefix()
         names: Callable[[], set[str]] = getattr(bare, "no_weight_decay", set)
         return {prefix + name for name in names()}
 
 
 def _fit(features: Tensor, reduction: int, stride: int, size: tuple[int, int]) -> Tensor:
-    """A map (B, C, h, w) of one stride as one of another, (B, C, *size): cells stay where they are in the picture."""
+    """Resize a map (B, C, h, w) of one stride to another, (B, C, *size): cells keep their place in the image."""
     if reduction != stride:
         cells = [ceil(side * stride / reduction) for side in size]
         missing = [max(0, cell - side) for cell, side in zip(cells, features.shape[-2:], strict=True)]
@@ -93,9 +93,9 @@ def _fit(features: Tensor, reduction: int, stride: int, size: tuple[int, int]) -
 
 
 def _by_order(body: nn.Module) -> dict[str, int]:
-    """Depths of the parameters of a model that was taken apart: parts as they follow each other, and their numbered blocks.
+    """Depths of the parameters of a model that timm took apart: parts in their order, and their numbered blocks.
 
-    Parts in front of the first one that has numbered blocks are the stem, one layer.
+    All parts before the first one with numbered blocks are the stem, one layer.
     """
     parts = [name for name, _ in body.named_children()]
     begun = False
@@ -110,15 +110,15 @@ def _by_order(body: nn.Module) -> dict[str, int]:
 
 
 def make_pyramid(name: str, arguments: dict[str, Any]) -> Pyramid:
-    """A registered model, this package's or timm's, as a pyramid.
+    """Make a pyramid of a registered model, this package's or timm's.
 
     Args:
         name: as `create_model` takes it.
-        arguments: for the model, besides `features_only`. Where it gives fewer than four maps if left alone, four are
-            spread over its depth; `out_indices` chooses others.
+        arguments: of the model, besides `features_only`. If it returns fewer than four maps by default, four are spread
+            over its depth; `out_indices` chooses others.
     """
     if not is_model(name.split(".")[0]):
-        raise ValueError(f"there is no model {name!r}: `inline list` and timm.list_models() name those that there are")
+        raise ValueError(f"there is no model {name!r}: `inline list` and timm.list_models() list all models")
     body = _body(name, arguments)
     if len(body.feature_info.reduction()) < len(STRIDES) <= len(body.feature_info) and "out_indices" not in arguments:
         count = len(body.feature_info)
@@ -131,7 +131,7 @@ def make_pyramid(name: str, arguments: dict[str, Any]) -> Pyramid:
 
 
 def _body(name: str, arguments: dict[str, Any]) -> Any:
-    """Whole inside, by `forward_intermediates`, where the model has it, so that weights keep their names."""
+    """With the whole model inside where it has `forward_intermediates`, so that weights keep their names."""
     body = _create(name, {"feature_cls": "getter", **arguments})
     wrapped = getattr(body, "model", None)
     whole = wrapped is None or hasattr(wrapped, "forward_intermediates")
@@ -157,8 +157,8 @@ def _refused(name: str, arguments: dict[str, Any], error: Exception) -> ValueErr
 
 
 def backbone_of(model: nn.Module) -> nn.Module:
-    """The bare model inside a pyramid, a detector or a segmenter, into which classification weights are laid."""
+    """The timm model inside a pyramid, a detector or a segmenter, into which classification weights are loaded."""
     found = [module for module in model.modules() if isinstance(module, Pyramid)]
     if len(found) != 1:
-        raise ValueError(f"{type(model).__name__} holds {len(found)} pyramids, and not one")
+        raise ValueError(f"{type(model).__name__} has {len(found)} pyramids, expected one")
     return found[0].bare()

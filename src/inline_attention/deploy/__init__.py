@@ -1,1 +1,1 @@
-"""L3: what leaves the house: exported files, hub folders, linear copies of softmax models."""
+"""L3: exported files, hub folders with model cards, and linear copies of softmax models."""

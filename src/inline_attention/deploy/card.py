@@ -1,4 +1,4 @@
-"""The model card of a hub folder, written from what a run recorded. What was not recorded is not said."""
+"""The model card of a hub folder, written from the records of a run. It states nothing that was not recorded."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -9,12 +9,12 @@ from typing import Any
 from ..models.counting import Count
 
 TAGS = ("image-classification", "timm", "inline-attention")
-MOST_CLASSES = 20
-"""Names of classes that are listed."""
-SCHEMES = ("wds/", "hfds/", "torch/")
-"""Sources that are names, and not places on a disk."""
+LISTED_CLASSES = 20
+"""At most so many class names are listed."""
+READER_PREFIXES = ("wds/", "hfds/", "torch/")
+"""Of data sources that are names, not paths on a disk."""
 
-RECIPE: tuple[tuple[str, str, str, Any], ...] = (
+RECIPE_ROWS: tuple[tuple[str, str, str, Any], ...] = (
     ("epochs", "schedule", "epochs", 0),
     ("steps", "schedule", "steps", 0),
     ("warm-up, epochs", "schedule", "warmup", 0),
@@ -29,7 +29,7 @@ RECIPE: tuple[tuple[str, str, str, Any], ...] = (
     ("layer decay", "optim", "layer_decay", 1),
     ("frozen", "optim", "freeze", []),
     ("drop path", "model", "drop_path", 0),
-    ("random crop, share of the picture", "augment", "scale", []),
+    ("random crop, share of the image", "augment", "scale", []),
     ("random crop, width over height", "augment", "ratio", []),
     ("mirrored, probability", "augment", "hflip", 0),
     ("upside down, probability", "augment", "vflip", 0),
@@ -43,12 +43,12 @@ RECIPE: tuple[tuple[str, str, str, Any], ...] = (
     ("precision", "run", "precision", ""),
     ("seed", "run", "seed", None),
 )
-"""Rows of the table: what it is called, where the recipe has it, and the value of what is off, which is not shown."""
+"""Rows of the table: label, section and field of the recipe, and the value that means off; such rows are left out."""
 
 
 @dataclass(frozen=True)
 class Facts:
-    """What is known of a model. Everything but its making may be missing."""
+    """The records of a model. All but the arguments that create it may be missing."""
 
     model: str
     """Name in timm's registry."""
@@ -56,40 +56,40 @@ class Facts:
     """Of `timm.create_model`."""
     classes: Sequence[str]
     data: Mapping[str, Any]
-    """How pictures are shown: size, channels, view, crop, interpolation, mean, std."""
+    """The evaluation transform: size, channels, crop_mode, crop, interpolation, mean, std."""
     count: Count | None = None
-    """For one picture of `data["size"]`."""
+    """For one image of `data["size"]`."""
     result: Mapping[str, Any] = field(default_factory=dict)
-    """`result.json` of the run: of the weights that scored best."""
+    """`result.json` of the run: the scores of its best weights."""
     recipe: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """`recipe.toml` of the run."""
     environment: Mapping[str, Any] = field(default_factory=dict)
     """`environment.json` of the run."""
     repo: str | None = None
-    """Where it will be on the hub: "owner/name"."""
+    """Its repository on the hub: "owner/name"."""
     license: str | None = None
-    """What the owner of the weights says; nothing is assumed."""
+    """Of the weights, as their owner states it; nothing is assumed."""
 
 
 def model_card(facts: Facts) -> str:
-    """Markdown with a head in YAML."""
-    parts = [_head(facts), _what(facts), _use(facts), _measured(facts), _trained(facts), _costs(facts), _unknown(facts)]
+    """The model card in Markdown, with metadata in YAML at its head."""
+    parts = [_head(facts), _title(facts), _use(facts), _measured(facts), _training(facts), _model(facts), _unknown(facts)]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
 def _head(facts: Facts) -> str:
-    licence = [f"license: {json.dumps(facts.license)}"] if facts.license else []  # a JSON text is a YAML text
+    licence = [f"license: {json.dumps(facts.license)}"] if facts.license else []  # a JSON string is a YAML string
     tags = [f"- {tag}" for tag in TAGS]
     return "\n".join(["---", *licence, "library_name: timm", f"pipeline_tag: {TAGS[0]}", "tags:", *tags, "---"])
 
 
-def _what(facts: Facts) -> str:
+def _title(facts: Facts) -> str:
     title = facts.repo.split("/")[-1] if facts.repo else facts.model
     origin = "the package inline-attention" if facts.model.startswith("inline_") else "timm"
-    named = ", ".join(map(_plain, facts.classes[:MOST_CLASSES]))
-    more = len(facts.classes) - MOST_CLASSES
+    named = ", ".join(map(_escape, facts.classes[:LISTED_CLASSES]))
+    more = len(facts.classes) - LISTED_CLASSES
     rest = f" and {more:,} more, in `config.json`" if more > 0 else ""
-    return f"# {title}\n\n`{facts.model}` of {origin}. It tells {len(facts.classes):,} classes of pictures: {named}{rest}."
+    return f"# {title}\n\n`{facts.model}` of {origin}, an image classifier of {len(facts.classes):,} classes: {named}{rest}."
 
 
 def _use(facts: Facts) -> str:
@@ -103,8 +103,8 @@ def _use(facts: Facts) -> str:
 from PIL import Image
 
 model = timm.create_model("{where}", pretrained=True).eval()
-show = timm.data.create_transform(**timm.data.resolve_model_data_config(model), is_training=False)
-logits = model(show(Image.open("picture.png").convert("{mode}"))[None])
+transform = timm.data.create_transform(**timm.data.resolve_model_data_config(model), is_training=False)
+logits = model(transform(Image.open("image.png").convert("{mode}"))[None])
 print(model.pretrained_cfg["label_names"][int(logits.argmax())])
 ```"""
 
@@ -118,27 +118,27 @@ def _measured(facts: Facts) -> str:
         numbers["top-5"] = f"{result['top5']:.2f} %"
     if "loss" in result:
         numbers["cross entropy"] = f"{result['loss']:.3f}"
-    pictures = f"{result['pictures']:,} " if "pictures" in result else ""
+    images = f"{result['images']:,} " if "images" in result else ""
     source = _source(facts)
     chosen = "These weights are the best of the run"
     if "epoch" in result:
         chosen += f", after epoch {result['epoch']},"
-    chosen += " by these very pictures, so the numbers flatter a little"
+    chosen += " on these very images, so the numbers are slightly too good"
     if result.get("weights") == "average":
         chosen += ". They are a moving average"
-    place = f"{source}, {pictures}held-out pictures" if source else f"{pictures}held-out pictures"
+    place = f"{source}, {images}validation images" if source else f"{images}validation images"
     return f"## Measured\n\nMeasured on {place}. {chosen}.\n\n{_table(numbers)}"
 
 
-def _trained(facts: Facts) -> str:
+def _training(facts: Facts) -> str:
     rows: dict[str, str] = {}
     if source := _source(facts):
-        rows["pictures"] = source
+        rows["images"] = source
     by_steps = bool(facts.recipe.get("schedule", {}).get("steps"))  # in place of epochs
-    for label, part, key, off in RECIPE:
+    for label, part, key, off in RECIPE_ROWS:
         value = facts.recipe.get(part, {}).get(key)
         if value is not None and value != off and not (by_steps and key in ("epochs", "warmup")):
-            rows[label] = _plain(", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value))
+            rows[label] = _escape(", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value))
     if start := facts.recipe.get("model", {}).get("weights"):
         rows["started from"] = f"`{PurePath(start).name}`"
     if "seconds" in facts.result:
@@ -148,10 +148,10 @@ def _trained(facts: Facts) -> str:
     return f"## Training\n\n{_table(rows)}{run}" if rows or run else ""
 
 
-def _costs(facts: Facts) -> str:
+def _model(facts: Facts) -> str:
     height, width = facts.data["size"]
     rows = {
-        "pictures": f"{height} x {width}, {facts.data['channels']} channels, {facts.data['view']}, crop {facts.data['crop']}"
+        "images": f"{height} x {width}, {facts.data['channels']} channels, {facts.data['crop_mode']}, crop {facts.data['crop']}"
     }
     if facts.count is not None:
         rows["parameters"] = f"{facts.count.params:,}"
@@ -163,25 +163,25 @@ def _costs(facts: Facts) -> str:
 def _unknown(facts: Facts) -> str:
     unknown = []
     if "top1" not in facts.result:
-        unknown.append("How well it does: no evaluation is recorded.")
+        unknown.append("Its accuracy: no evaluation is recorded.")
     if not facts.recipe:
         unknown.append("How it was trained: no recipe is recorded.")
     if facts.license is None:
         unknown.append("The licence of the weights: none was given.")
-    unknown.append("How it does on pictures of another origin, how robust it is, how fast it is: not measured.")
+    unknown.append("Its accuracy on images from elsewhere, its robustness, its speed: not measured.")
     return "## Unknown\n\n" + "\n".join(f"- {line}" for line in unknown)
 
 
 def _source(facts: Facts) -> str:
-    """What the pictures are called; of a place on a disk, its last name only."""
+    """The data source; of a path, its last part only."""
     source = str(facts.recipe.get("data", {}).get("source", ""))
-    return f"`{source if source.startswith(SCHEMES) else PurePath(source).name}`" if source else ""
+    return f"`{source if source.startswith(READER_PREFIXES) else PurePath(source).name}`" if source else ""
 
 
 def _table(rows: Mapping[str, str]) -> str:
     return "\n".join(["| | |", "|---|---|", *(f"| {label} | {value} |" for label, value in rows.items())])
 
 
-def _plain(text: str) -> str:
-    """A name that Markdown leaves as it is."""
+def _escape(text: str) -> str:
+    """Text with Markdown's special characters escaped."""
     return "".join(f"\\{letter}" if letter in "\\`*_[]<>|#" else letter for letter in " ".join(text.split()))

@@ -1,6 +1,6 @@
-"""A model as a file that runs without it: captured, written beside its name, compared with the model, renamed.
+"""Exports a model to a file that runs without its code: written under a temporary name, compared with the model, renamed.
 
-A file that gives something else than the model is never there.
+A file whose outputs differ from the model's never gets its name.
 """
 
 import hashlib
@@ -9,80 +9,21 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
-from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.export import ExportedProgram
 
+from ..lite.decode import first_line
+from ..lite.description import PRECISIONS, description_of, read_description
+from ..lite.versions import versions
 from ..ops.checks import check_name
-from ..plain.description import PRECISIONS, description_of, read_description
-from ..plain.wording import first_line
-from .capture import InHalf, capture
-from .onnx_file import INPUT, OUTPUT, SIDES, write_int8, write_onnx
-from .verify import BATCHES, SHARE, SIZES, TOLERANCE, Case, compare, see_that_it_takes
-
-Run = Callable[[Tensor], Tensor]
-
-
-class Format(NamedTuple):
-    """A kind of file."""
-
-    suffix: str
-    write: Callable[[ExportedProgram, Path], None]
-    open: Callable[[Path], Run]
-    needs: tuple[str, ...]
-    """Packages besides torch."""
-    load: str
-    """How a user opens it."""
-
-
-def open_onnx(path: Path) -> Run:
-    """An ONNX file, run by onnxruntime on the CPU."""
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3
-    options.intra_op_num_threads = torch.get_num_threads()
-    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-    return lambda pictures: torch.from_numpy(session.run(None, {INPUT: pictures.numpy()})[0])
-
-
-def _write_program(program: ExportedProgram, path: Path) -> None:
-    """Without the example that it was captured with, and without the lines of code that its nodes came from."""
-    program.example_inputs = None
-    for module in program.graph_module.modules():
-        for node in getattr(getattr(module, "graph", None), "nodes", ()):
-            node.meta.pop("stack_trace", None)
-    with path.open("wb") as file:
-        torch.export.save(program, file)
-
-
-def _open_program(path: Path) -> Run:
-    return torch.export.load(path).module(check_guards=False)
-
-
-def _write_compiled(program: ExportedProgram, path: Path) -> None:
-    torch._inductor.aoti_compile_and_package(program, package_path=str(path))
-
-
-def _open_compiled(path: Path) -> Run:
-    package: Run = torch._inductor.aoti_load_package(str(path))
-    return package
-
-
-FORMATS = {
-    "onnx": Format(
-        ".onnx", write_onnx, open_onnx, ("onnx", "onnxscript", "onnxruntime"), "inline predict --onnx {path} PICTURES"
-    ),
-    "torch-export": Format(
-        ".pt2", _write_program, _open_program, (), "torch.export.load({path!r}).module(check_guards=False)"
-    ),
-    "aoti": Format(".pt2", _write_compiled, _open_compiled, (), "torch._inductor.aoti_load_package({path!r})"),
-}  # fmt: skip
+from .formats import FORMATS, Format, HalfPrecision, Run, export_graph
+from .onnx_file import DYNAMIC_SIDES, INPUT, OUTPUT, write_int8
+from .verify import BATCHES, RELATIVE_TOLERANCE, SIZES, TOLERANCE, Case, check_sizes, compare_outputs
 
 
 def export(
@@ -95,67 +36,64 @@ def export(
     batches: Sequence[int] = BATCHES,
     sizes: Sequence[tuple[int, int]] = SIZES,
     measure: Callable[[Run], Mapping[str, Any]] | None = None,
-    say: Callable[[str], None] = lambda _: None,
+    progress: Callable[[str], None] = lambda _: None,
 ) -> dict[str, Any]:
-    """Write a model as a file, and what is known about it as JSON beside it.
+    """Write a model to a file, and its description to a JSON file beside it.
 
-    A float32 file has to give the model's outputs to `TOLERANCE`, and to `SHARE` of the largest, at all batches and sizes. What
-    half precision and 8 bits change is told, and is for `measure` to weigh.
+    The outputs of a float32 file must equal the model's to `TOLERANCE`, and to `RELATIVE_TOLERANCE` of the largest, at all
+    batches and sizes. For half precision and 8 bits the difference is reported only; `measure` shows what it means.
 
     Args:
-        model: takes pictures (B, C, H, W) of any size, gives one tensor. It is left as it is.
-        out: the file; the description is called like it, with .json after its name.
-        facts: what the description says besides: model, data, classes, and the like. data.channels is C.
+        model: images (B, C, H, W) of any size -> one tensor. It is not changed.
+        out: the file; the description has the same name with .json after it.
+        facts: fields of the description: model, data, classes, and the like. data.channels is C.
         kind: a name from `FORMATS`.
         precision: a name from `PRECISIONS`; int8 is for ONNX only.
-        batches, sizes: where file and model are compared.
-        measure: shows the file real pictures; what it finds goes into the description, under 'accuracy'.
-        say: told what is being done.
+        batches, sizes: where the file is compared with the model.
+        measure: runs the file on real images; its result goes into the description under 'accuracy'.
+        progress: called with a line about each step.
 
     Returns:
         The description.
     """
-    form = _checked(kind, precision, out)
+    form = _check_arguments(kind, precision, out)
     copy = deepcopy(model).cpu().eval().requires_grad_(False)
-    if "classes" not in facts or "channels" not in facts.get("data", ()):
-        raise ValueError(f"facts must have 'classes', and 'data' with its 'channels', got {dict(facts)}")
-    channels = int(facts["data"]["channels"])
-    see_that_it_takes(copy, channels, sizes)
-    with _beside(out, form.suffix) as (draft, description):
-        say("capturing the graph")
-        program = capture(InHalf(deepcopy(copy)) if precision == "fp16" else copy, channels)
-        say(f"writing {kind}")
+    channels, classes = _channels_and_classes(facts)
+    check_sizes(copy, channels, sizes)
+    with _temporary_names(out, form.suffix) as (draft, description):
+        progress("exporting the graph")
+        program = export_graph(HalfPrecision(deepcopy(copy)) if precision == "fp16" else copy, channels)
+        progress(f"writing {kind}")
         _write(form, program, draft, precision)
-        say("comparing with the model")
-        run = _opened(form, draft)
+        progress("comparing with the model")
+        run = _open(form, draft)
         cases = []
-        for case in compare(copy, run, channels=channels, batches=batches, sizes=sizes):
-            say(f"{case}: differs by {case.difference:.1e}")
+        for case in compare_outputs(copy, run, channels=channels, batches=batches, sizes=sizes):
+            progress(f"{case}: differs by {case.difference:.1e}")
+            _check_case(case, kind, precision, classes)
             cases.append(case)
-            if case.outputs != len(facts["classes"]):
-                raise ValueError(f"the model gives {case.outputs} outputs, and {len(facts['classes'])} classes have names")
-            if precision == "fp32" and case.difference > min(TOLERANCE, SHARE * case.scale):
-                raise ValueError(f"{kind} differs from the model by {case.difference:.2e} at {case}: not written")
         found = {
             **facts,
             "format": kind,
             "precision": precision,
-            "sha256": hashlib.sha256(draft.read_bytes()).hexdigest(),
-            "bytes": draft.stat().st_size,
-            "load": form.load.format(path=out.name),
-            "input": {"name": INPUT, "shape": [SIDES[0], channels, *SIDES[1:]]},
-            "output": {"name": OUTPUT, "shape": [SIDES[0], len(facts["classes"])]},
+            **_file_facts(draft, form, out, channels, classes),
             "checked": _summary(cases, precision),
             "accuracy": None if measure is None else dict(measure(run)),
-            "versions": {name: version(name) for name in ("inline-attention", "torch", "timm", *form.needs)},
+            "versions": versions("inline-attention", "torch", "timm", *form.needs),
         }
         description.write_text(json.dumps(found, indent=1) + "\n")
-        if kind == "onnx":  # what `inline predict --onnx` would refuse is not left behind
+        if kind == "onnx":  # no file is left behind that `inline predict --onnx` would refuse
             read_description(description)
     return found
 
 
-def _checked(kind: str, precision: str, out: Path) -> Format:
+def _channels_and_classes(facts: Mapping[str, Any]) -> tuple[int, int]:
+    if "classes" not in facts or "channels" not in facts.get("data", ()):
+        raise ValueError(f"facts must have 'classes', and 'data' with its 'channels', got {dict(facts)}")
+    return int(facts["data"]["channels"]), len(facts["classes"])
+
+
+def _check_arguments(kind: str, precision: str, out: Path) -> Format:
     check_name("format", kind, FORMATS)
     check_name("precision", precision, PRECISIONS)
     form = FORMATS[kind]
@@ -170,8 +108,8 @@ def _checked(kind: str, precision: str, out: Path) -> Format:
 
 
 @contextmanager
-def _beside(out: Path, suffix: str) -> Iterator[tuple[Path, Path]]:
-    """Names to write to, which become the file and its description if nothing goes wrong, and are gone if it does."""
+def _temporary_names(out: Path, suffix: str) -> Iterator[tuple[Path, Path]]:
+    """Temporary names of the file and its description: renamed at the end, or removed after an error."""
     mark = f".{out.stem}.{os.getpid()}.tmp"
     draft, description = out.with_name(mark + suffix), out.with_name(mark + ".json")
     try:
@@ -188,30 +126,48 @@ def _write(form: Format, program: ExportedProgram, draft: Path, precision: str) 
     try:
         form.write(program, draft)
         if precision == "int8":
-            whole = draft.with_suffix(".whole")
-            draft.rename(whole)
-            write_int8(whole, draft)
+            fp32 = draft.with_suffix(".fp32")
+            draft.rename(fp32)
+            write_int8(fp32, draft)
     except OSError as error:
         raise OSError(f"cannot write {draft.parent}/: {error.strerror or first_line(error)}") from error
-    except RuntimeError as error:  # a compiler that is not there, an operator that it does not know
+    except RuntimeError as error:  # e.g. no compiler, or an operator that it does not support
         raise ValueError(f"the graph cannot be written: {first_line(error)}") from error
 
 
-def _opened(form: Format, draft: Path) -> Run:
-    """The file, whose errors are told in one line."""
+def _open(form: Format, draft: Path) -> Run:
+    """Open the file; its errors become one line."""
     try:
         run = form.open(draft)
-    except Exception as error:  # onnxruntime's own kinds
+    except Exception as error:  # onnxruntime's errors have no common base class
         raise ValueError(f"the file cannot be opened again: {first_line(error)}: not written") from error
 
-    def tell(pictures: Tensor) -> Tensor:
+    def checked_run(images: Tensor) -> Tensor:
         try:
-            return run(pictures)
+            return run(images)
         except Exception as error:
-            shape = " x ".join(map(str, pictures.shape))
-            raise ValueError(f"the file does not take pictures {shape}: {first_line(error)}: not written") from error
+            shape = " x ".join(map(str, images.shape))
+            raise ValueError(f"the file does not take images {shape}: {first_line(error)}: not written") from error
 
-    return tell
+    return checked_run
+
+
+def _check_case(case: Case, kind: str, precision: str, classes: int) -> None:
+    if case.outputs != classes:
+        raise ValueError(f"the model has {case.outputs} outputs, and {classes} class names are given")
+    if precision == "fp32" and case.difference > min(TOLERANCE, RELATIVE_TOLERANCE * case.scale):
+        raise ValueError(f"{kind} differs from the model by {case.difference:.2e} at {case}: not written")
+
+
+def _file_facts(draft: Path, form: Format, out: Path, channels: int, classes: int) -> dict[str, Any]:
+    batch, height, width = DYNAMIC_SIDES
+    return {
+        "sha256": hashlib.sha256(draft.read_bytes()).hexdigest(),
+        "bytes": draft.stat().st_size,
+        "load": form.load.format(path=out.name),
+        "input": {"name": INPUT, "shape": [batch, channels, height, width]},
+        "output": {"name": OUTPUT, "shape": [batch, classes]},
+    }
 
 
 def _summary(cases: Sequence[Case], precision: str) -> dict[str, Any]:

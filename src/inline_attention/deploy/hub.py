@@ -1,4 +1,4 @@
-"""A model as a folder in timm's hub format: written, uploaded, loaded.
+"""Writes, uploads and loads a model as a folder in timm's hub format.
 
 The folder holds `config.json`, `model.safetensors` and `README.md`. With `import inline_attention`, timm loads it by
 `timm.create_model("local-dir:FOLDER", pretrained=True)` and, once it is uploaded, by `"hf-hub:OWNER/NAME"`.
@@ -20,13 +20,12 @@ from safetensors.torch import save_file
 from timm.models import create_model, is_model, save_for_hf
 from torch import nn
 
-from ..plain.wording import first_line
+from ..lite.decode import first_line
+from ..lite.transform import TRANSFORM_FIELDS, per_channel, upgrade_transform
 
 WEIGHTS = "model.safetensors"
 FILES = ("config.json", WEIGHTS, "README.md")
-SHOWN = ("size", "channels", "view", "crop", "interpolation", "mean", "std")
-"""What `data` has to tell."""
-TOLERANCE = 1e-3
+OUTPUT_TOLERANCE = 1e-3
 """Of the largest output: more than rounding on another device or layout, less than another number of heads."""
 
 
@@ -40,37 +39,39 @@ def save_for_hub(
     data: Mapping[str, Any],
     card: str,
 ) -> Path:
-    """Write a model as a folder that timm loads; it is there whole, and gives the model's outputs, or not at all.
+    """Write a model as a folder that timm loads. It is checked against the model before it gets its name.
 
-    Weights are written in the precision that they have; timm makes a model of float32 from them.
+    Weights keep their precision; timm loads them as float32.
 
     Args:
-        model: what `timm.create_model(name, **arguments)` makes, with any weights.
-        folder: is made; there must be none yet.
+        model: a model of `timm.create_model(name, **arguments)`, with any weights.
+        folder: to create; it must not exist.
         name: in timm's registry.
-        arguments: of `timm.create_model`: numbers, texts, lists.
-        classes: what the outputs are called, in their order.
-        data: how pictures are shown: size (H, W), channels, view, crop, interpolation, mean and std of red, green and blue.
+        arguments: of `timm.create_model`: numbers, strings, lists.
+        classes: names of the outputs, in their order.
+        data: the evaluation transform: size (H, W), channels, crop_mode, crop, interpolation, mean and std (RGB).
         card: the text of `README.md`, such as `model_card` writes.
     """
     folder = Path(folder)
     if folder.exists():
-        raise ValueError(f"{folder} is there already: name a folder that is not")
+        raise ValueError(f"{folder} exists already: choose another folder")
     if "swap" in arguments:
-        raise ValueError(f"timm's hub format cannot say that the attention of {name} was swapped: share the run's own file")
+        raise ValueError(f"timm's hub format has no place for swapped attention, as in this {name}: share the run's own file")
+    data = upgrade_transform(data)
     config = hub_config(model, name, arguments, classes, data)
     tensors = {
         key: value.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
         for key, value in model.state_dict().items()
     }
-    told = {"model": name, "arguments": dict(arguments), "classes": list(classes), "data": {key: data[key] for key in SHOWN}}
+    transform = {key: data[key] for key in TRANSFORM_FIELDS}
+    metadata = {"model": name, "arguments": dict(arguments), "classes": list(classes), "data": transform}
     temporary = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        bare: Any = SimpleNamespace(**_read_by_timm(model), state_dict=lambda: tensors)
-        save_for_hf(bare, str(temporary), model_config=config, safe_serialization=True)
-        # The same file once more, saying of itself what this package's own files of weights say.
-        save_file(tensors, temporary / WEIGHTS, metadata={"format": "pt", "inline": json.dumps(told, sort_keys=True)})
+        stand_in: Any = SimpleNamespace(**_read_by_timm(model), state_dict=lambda: tensors)
+        save_for_hf(stand_in, str(temporary), model_config=config, safe_serialization=True)
+        # The same file once more, with the metadata of this package's own files of weights.
+        save_file(tensors, temporary / WEIGHTS, metadata={"format": "pt", "inline": json.dumps(metadata, sort_keys=True)})
         (temporary / "README.md").write_text(card, encoding="utf-8")
         _check(model, temporary, name, (data["channels"], *data["size"]))
         temporary.rename(folder)
@@ -84,50 +85,49 @@ def save_for_hub(
 def hub_config(
     model: nn.Module, name: str, arguments: Mapping[str, Any], classes: Sequence[str], data: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """What `config.json` says, apart from what timm reads off the model: arguments, classes, how pictures are shown."""
+    """The part of `config.json` that timm does not read from the model: arguments, classes, evaluation transform."""
     if not is_model(name):
-        raise ValueError(f"{name!r} is not a model that timm knows: give the name that the model was made by")
+        raise ValueError(f"{name!r} is not a model in timm's registry: give the name that the model was created with")
     count = getattr(model, "num_classes", None)
     if count is None or not getattr(model, "pretrained_cfg", None):
         raise ValueError(f"{type(model).__name__} is not a classifier of timm's: it has no num_classes or no pretrained_cfg")
     if len(classes) != count:
-        raise ValueError(f"there are {len(classes)} names of classes for a model of {count}: give one for each")
-    if missing := [key for key in SHOWN if key not in data]:
-        raise ValueError(f"data does not tell {missing[0]!r}; it has to tell: {', '.join(SHOWN)}")
+        raise ValueError(f"there are {len(classes)} class names for a model of {count} classes: give one for each")
+    if missing := [key for key in TRANSFORM_FIELDS if key not in data]:
+        raise ValueError(f"data has no {missing[0]!r}; it must have: {', '.join(TRANSFORM_FIELDS)}")
     try:
-        made: dict[str, Any] = json.loads(json.dumps(dict(arguments)))
+        model_args: dict[str, Any] = json.loads(json.dumps(dict(arguments)))
     except (TypeError, ValueError) as error:
         raise ValueError(f"the arguments of {name} cannot be written as JSON: {first_line(error)}") from error
     return {
         "architecture": name.split(".")[0],
         "label_names": list(classes),
-        "model_args": made,
+        "model_args": model_args,
         "pretrained_cfg": _pretrained_cfg(model.pretrained_cfg, data, len(classes)),
     }
 
 
 def _pretrained_cfg(own: Any, data: Mapping[str, Any], count: int) -> dict[str, Any]:
-    """What timm's data pipeline and weight loading read: of the model's own, the names of its first and last layer."""
+    """What timm's transforms and weight loading read; the names of first and last layer are from the model's own."""
     channels = data["channels"]
-    grey = channels == 1
     return {
         "input_size": [channels, *data["size"]],
         "fixed_input_size": bool(own.get("fixed_input_size", False)),
         "interpolation": data["interpolation"],
         "crop_pct": data["crop"],
-        "crop_mode": data["view"],
-        "mean": [sum(data["mean"]) / 3] if grey else list(data["mean"]),
-        "std": [sum(data["std"]) / 3] if grey else list(data["std"]),
+        "crop_mode": data["crop_mode"],
+        "mean": list(per_channel(data["mean"], channels)),
+        "std": list(per_channel(data["std"], channels)),
         "num_classes": count,
         "pool_size": None,
-        # timm adapts the first layer from three channels, whatever it has: where it has others, it must not find it.
+        # timm always adapts the first layer from three channels: without a name, it leaves one of other channels alone.
         "first_conv": own.get("first_conv") if channels == 3 else None,
         "classifier": own.get("classifier"),
     }
 
 
 def _read_by_timm(model: nn.Module) -> dict[str, Any]:
-    """What timm reads off a model to write it, besides its weights."""
+    """The attributes that timm reads from a model to write it, besides its weights."""
     cfg: Any = model.pretrained_cfg
     optional = {name: getattr(model, name, None) for name in ("num_features", "global_pool")}
     return {"num_classes": model.num_classes, "pretrained_cfg": {"architecture": "", **cfg}, **optional}
@@ -135,40 +135,40 @@ def _read_by_timm(model: nn.Module) -> dict[str, Any]:
 
 @torch.no_grad()
 def _check(model: nn.Module, folder: Path, name: str, shape: tuple[int, ...]) -> None:
-    """Raise unless what is in the folder is the model: the same weights, and the same outputs for a picture of noise.
+    """Raise unless the folder holds the model: the same weights, and the same outputs for random pixels.
 
-    Weights alone do not tell: heads and kernels leave no trace in them.
+    Equal weights are not enough: the number of heads and the kernel leave no trace in them.
     """
     ours = deepcopy(model).cpu().float().eval()
     try:
         theirs = create_model(f"local-dir:{folder}", pretrained=True).eval()
         own, other = ours.state_dict(), theirs.state_dict()
         if own.keys() != other.keys() or not all(torch.equal(own[key], other[key]) for key in own):
-            raise ValueError("other weights come back")
+            raise ValueError("the weights differ")
         noise = torch.randn(1, *shape, generator=torch.Generator().manual_seed(0))
         expected, got = ours(noise), theirs(noise)
-        if not torch.allclose(got, expected, rtol=0, atol=TOLERANCE * float(expected.abs().max())):
+        if not torch.allclose(got, expected, rtol=0, atol=OUTPUT_TOLERANCE * float(expected.abs().max())):
             raise ValueError("the outputs differ")
     except (TypeError, RuntimeError, AssertionError, ValueError) as error:
         raise ValueError(f"{name} with these arguments is not the model that was given: {_one_line(error)}") from error
 
 
 def _one_line(error: BaseException) -> str:
-    """What an error says; torch's of weights that do not fit say it after their first line."""
+    """An error in one line; torch's message about weights that do not fit goes on after its first line."""
     return " ".join(str(error).split())[:200] if str(error).startswith("Error(s)") else first_line(error)
 
 
 def push_to_hub(
     folder: str | Path, repo_id: str, *, private: bool = False, token: str | None = None, message: str = "Add model"
 ) -> str:
-    """Upload a folder of `save_for_hub`; gives the address of what was uploaded.
+    """Upload a folder of `save_for_hub`; returns its address.
 
     Args:
         folder: what to upload, all of it.
-        repo_id: "owner/name"; made if there is none.
-        private: whether a repository that is made is private. One that is there stays as it is.
-        token: with leave to write; None for the one that `hf auth login` stored, or that is in $HF_TOKEN.
-        message: what the commit says.
+        repo_id: "owner/name"; created if it does not exist.
+        private: whether a new repository is private. An existing one is not changed.
+        token: with write access; None for the one of `hf auth login`, or $HF_TOKEN.
+        message: of the commit.
     """
     folder = Path(folder)
     if missing := [file for file in FILES if not (folder / file).is_file()]:
@@ -177,24 +177,24 @@ def push_to_hub(
         api = HfApi(token=token)
         api.create_repo(repo_id, private=private, exist_ok=True)
         return str(api.upload_folder(repo_id=repo_id, folder_path=folder, commit_message=message))
-    except Exception as error:  # its own kinds, those of the network, and the system's
-        known = "hf auth login stores a token, token= gives one, and it needs leave to write"
-        hint = f"; {known}" if _refused(error) else ""
+    except Exception as error:  # of huggingface_hub, the network and the system
+        advice = "hf auth login stores a token, token= passes one, and it needs write access"
+        hint = f"; {advice}" if _needs_token(error) else ""
         raise ValueError(f"{folder} cannot be uploaded to {repo_id}: {first_line(error)}{hint}") from error
 
 
-def _refused(error: Exception) -> bool:
-    """Whether it was for want of a token that is good for it."""
+def _needs_token(error: Exception) -> bool:
+    """Whether the upload was refused for want of a token with write access."""
     status = getattr(getattr(error, "response", None), "status_code", None)
     return status in (401, 403) or "token" in str(error).lower()
 
 
 def from_pretrained(source: str | Path, **arguments: Any) -> nn.Module:
-    """A model out of a folder, or from the hub, ready to be shown pictures.
+    """Load a model from a folder or from the hub, in evaluation mode.
 
     Args:
         source: a folder in timm's hub format, or "owner/name" or "owner/name@revision" on the hub.
-        arguments: of `timm.create_model`, in place of those that the model was made by: num_classes, img_size, ...
+        arguments: of `timm.create_model`, which replace those that the model was created with: num_classes, img_size, ...
     """
     local = Path(source).is_dir()
     if not local and (isinstance(source, Path) or len(source.split("/")) != 2):

@@ -1,4 +1,4 @@
-"""A captured program as one ONNX file: standard operators, named sides, nothing of this machine in it."""
+"""Writes an exported program as one ONNX file: standard operators, named dynamic sides, no paths of this machine."""
 
 import contextlib
 import io
@@ -11,34 +11,34 @@ from typing import Any
 import torch
 from torch.export import ExportedProgram
 
-from ..plain.wording import first_line
+from ..lite.decode import first_line
 
-INPUT, OUTPUT = "pictures", "logits"
-SIDES = ("batch", "height", "width")
+INPUT, OUTPUT = "images", "logits"
+DYNAMIC_SIDES = ("batch", "height", "width")
 
 
 def write_onnx(program: ExportedProgram, path: Path) -> None:
-    """Translate and write.
+    """Translate an exported program to ONNX and write it.
 
-    torch notes in each node from which line of which file it came: that is taken out, as are the sizes of what is in between,
-    and what the example said of batches and sides.
+    Removed: the source file and line that torch records for each node, and the sizes of intermediate results, which are those
+    of the example.
     """
     import onnx
 
     try:
         with _quiet():
-            made = torch.onnx.export(
+            translated = torch.onnx.export(
                 program, dynamo=True, input_names=[INPUT], output_names=[OUTPUT], verbose=False, optimize=False
             )
-            graph = _tidied(made.model) if made is not None else None
-    except Exception as error:  # of the translator, in many kinds
+            graph = _simplify(translated.model) if translated is not None else None
+    except Exception as error:  # torch.onnx raises many kinds
         raise ValueError(f"the graph cannot be written as ONNX: {_cause(error)}") from error
     if graph is None:
-        raise ValueError("the graph cannot be written as ONNX: torch.onnx gave nothing")
+        raise ValueError("the graph cannot be written as ONNX: torch.onnx returned nothing")
     foreign = {node.domain for node in graph.graph.node} - {"", "ai.onnx"}
     if foreign or graph.functions:
         raise ValueError(f"the graph needs operators that are not ONNX's own: {', '.join(sorted(foreign)) or 'functions'}")
-    _name_sides(graph)
+    _name_dynamic_sides(graph)
     del graph.graph.value_info[:]
     for part in (graph, graph.graph, *graph.graph.node, *graph.graph.input, *graph.graph.output):
         part.ClearField("metadata_props")
@@ -47,17 +47,17 @@ def write_onnx(program: ExportedProgram, path: Path) -> None:
     path.write_bytes(graph.SerializeToString())
 
 
-def _tidied(model: Any) -> Any:
-    """With constants folded, and without what is there twice or for nothing.
+def _simplify(model: Any) -> Any:
+    """Fold constants, and remove what is unused or there twice.
 
-    `optimize=True` would do that too, and look for subgraphs to rewrite, in a time that grows with the square of the graph:
-    minutes for a deep model, whose file then runs no faster, since onnxruntime rewrites what it opens.
+    `optimize=True` of torch.onnx would do that, too, but also searches for subgraphs to rewrite, in a time that grows with the
+    square of the graph: minutes for a deep model. Its file runs no faster, since onnxruntime itself rewrites a graph to run it.
     """
     import onnx_ir
     from onnx_ir.passes import common
     from onnxscript.optimizer import fold_constants
 
-    for _ in range(2):  # what one round folds lets the next fold more
+    for _ in range(2):  # folding once lets more be folded
         fold_constants(model)
         common.RemoveUnusedNodesPass()(model)
     for step in (
@@ -73,41 +73,41 @@ def _tidied(model: Any) -> Any:
 
 
 def write_int8(source: Path, path: Path) -> None:
-    """A copy whose linear maps have weights of 8 bits, and activations that are rounded to 8 bits as they come.
+    """Write a copy whose linear layers have 8-bit weights, with activations rounded to 8 bits at run time.
 
-    What a layer computes between tokens stays as it is, and so do convolutions.
+    Products between tokens and convolutions are not changed.
     """
     import onnx
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
     graph = onnx.load(source).graph
-    sides = {tensor.name: len(tensor.dims) for tensor in graph.initializer}
-    other = [node.name for node in graph.node if node.op_type == "MatMul" and sides.get(node.input[1], 2) != 2]
+    ranks = {tensor.name: len(tensor.dims) for tensor in graph.initializer}
+    excluded = [node.name for node in graph.node if node.op_type == "MatMul" and ranks.get(node.input[1], 2) != 2]
     with _quiet():
         quantize_dynamic(
             source,
             path,
             op_types_to_quantize=["MatMul", "Gemm"],
-            nodes_to_exclude=other,
+            nodes_to_exclude=excluded,
             per_channel=True,
             weight_type=QuantType.QInt8,
         )
 
 
-def _name_sides(graph: Any) -> None:
-    """Call the free sides of what goes in and what comes out by their names."""
-    pictures = graph.graph.input[0].type.tensor_type.shape.dim
-    names = {pictures[place].dim_param: name for place, name in zip((0, 2, 3), SIDES, strict=True)}
-    if "" in names or len(names) != len(SIDES):
-        fixed = [name for place, name in zip((0, 2, 3), SIDES, strict=True) if not pictures[place].dim_param]
+def _name_dynamic_sides(graph: Any) -> None:
+    """Name the dynamic sides of input and output."""
+    images = graph.graph.input[0].type.tensor_type.shape.dim
+    names = {images[place].dim_param: name for place, name in zip((0, 2, 3), DYNAMIC_SIDES, strict=True)}
+    if "" in names or len(names) != len(DYNAMIC_SIDES):
+        fixed = [name for place, name in zip((0, 2, 3), DYNAMIC_SIDES, strict=True) if not images[place].dim_param]
         raise ValueError(f"the graph is for one {', '.join(fixed) or 'size'} only: it is not written")
-    for side in (*pictures, *graph.graph.output[0].type.tensor_type.shape.dim):
+    for side in (*images, *graph.graph.output[0].type.tensor_type.shape.dim):
         if side.dim_param:
             side.dim_param = names.get(side.dim_param, side.dim_param)
 
 
 def _cause(error: BaseException) -> str:
-    """What is at the bottom of the translator's pile of errors."""
+    """The first line of the first error in a chain of causes."""
     while error.__cause__ is not None:
         error = error.__cause__
     return first_line(error)
@@ -115,7 +115,7 @@ def _cause(error: BaseException) -> str:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Without the translator's reports of its progress."""
+    """Without torch.onnx's progress messages and warnings."""
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:

@@ -1,4 +1,4 @@
-"""Whether an exported file gives what the model gives."""
+"""Compares the outputs of an exported file with the model's."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
@@ -6,51 +6,51 @@ from dataclasses import asdict, dataclass
 import torch
 from torch import Tensor, nn
 
-from ..plain.wording import first_line
+from ..lite.decode import first_line
 
 TOLERANCE = 1e-4
 """Largest difference of an output of a float32 file."""
-SHARE = 1e-3
-"""The same as a share of the largest output, for models that say little."""
+RELATIVE_TOLERANCE = 1e-3
+"""The same as a share of the largest output, for models whose outputs are small."""
 BATCHES = (1, 2, 5)
 SIZES = ((224, 224), (256, 320), (160, 96))
 
 
 @dataclass(frozen=True)
 class Case:
-    """A batch that file and model were both shown, and what came of it."""
+    """One comparison: a batch of one size, and the difference of the outputs."""
 
     batch: int
     height: int
     width: int
     difference: float
-    """Largest, of all outputs."""
+    """Largest of all outputs."""
     scale: float
     """Largest output of the model."""
     outputs: int
-    """How many it gives for a picture."""
+    """Outputs per image."""
 
     def __str__(self) -> str:
         return f"{self.batch} x {self.height} x {self.width}"
 
     def as_dict(self) -> dict[str, float]:
-        """For a file."""
+        """For JSON."""
         return asdict(self)
 
 
 @torch.no_grad()
-def see_that_it_takes(model: nn.Module, channels: int, sizes: Iterable[tuple[int, int]]) -> None:
-    """Raise unless the model takes pictures of all these sizes, before any work is done."""
+def check_sizes(model: nn.Module, channels: int, sizes: Iterable[tuple[int, int]]) -> None:
+    """Raise unless the model accepts images of all these sizes, before any work is done."""
     for height, width in sizes:
         try:
             model(torch.zeros(1, channels, height, width))
         except (ValueError, TypeError, IndexError, RuntimeError, AssertionError) as error:
-            told = f"{type(model).__name__} does not take pictures of {height} x {width}"
-            raise ValueError(f"{told}: {first_line(error)}") from error
+            message = f"{type(model).__name__} does not take images of {height} x {width}"
+            raise ValueError(f"{message}: {first_line(error)}") from error
 
 
 @torch.no_grad()
-def compare(
+def compare_outputs(
     model: nn.Module,
     run: Callable[[Tensor], Tensor],
     *,
@@ -59,15 +59,15 @@ def compare(
     sizes: Iterable[tuple[int, int]] = SIZES,
     seed: int = 0,
 ) -> Iterable[Case]:
-    """Every batch at every size, drawn by the seed, as the model and as the file sees it; cases come as they are done.
+    """Run the model and the file on random images, every batch at every size; yields each case as it is done.
 
-    A shape or a number that is no number is an error; how large a difference may be is for the caller to say.
+    Other shapes and numbers that are not finite raise; how large a difference may be is for the caller to decide.
     """
-    drawn = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(seed)
     for height, width in sizes:
         for batch in batches:
-            pictures = torch.randn(batch, channels, height, width, generator=drawn)
-            expected, got = model(pictures), run(pictures)
+            images = torch.randn(batch, channels, height, width, generator=generator)
+            expected, got = model(images), run(images)
             here = f"{batch} x {height} x {width}"
             if got.shape != expected.shape:
                 raise ValueError(f"at {here} the file gives {tuple(got.shape)}, the model {tuple(expected.shape)}: not written")

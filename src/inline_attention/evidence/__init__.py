@@ -1,1 +1,1 @@
-"""L5: the paper's claims, measured: a table of claims, cells that are trained once, intervals over seeds, verdicts."""
+"""The paper's claims, measured: claims as data, trials that are computed once, intervals over seeds, verdicts."""

@@ -1,4 +1,4 @@
-"""What a run of cells leaves: a file of records, and the numbers and verdicts that follow from them."""
+"""results.json: the records of all trials, and the numbers and verdicts computed from them."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -6,10 +6,10 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from .cell import Record
-from .claims import CLAIMS, RATES, SOFTMAX, Check, Claim, Side
-from .contender import Contender
-from .statistics import Estimate, Verdict, estimate, together, verdict
+from .candidate import Candidate
+from .claims import CLAIMS, OLD_CLAIMS, RATES, SOFTMAX, Check, Claim, Side
+from .statistics import Estimate, Verdict, combine, estimate, verdict
+from .trial import Record, parse_record
 
 
 @dataclass(frozen=True)
@@ -17,18 +17,18 @@ class Results:
     """The contents of results.json."""
 
     scale: str
-    says: str
-    """How large models and runs are."""
+    description: str
+    """Models and steps of the scale, in words."""
     data: Mapping[str, Any]
-    """What the pictures are called, and how many there are."""
+    """Name of the dataset, its sizes and the image size."""
     seeds: int
     claims: list[str]
-    wanted: int
-    """Cells of these claims, run or not."""
+    planned: int
+    """Number of trials of these claims, run or not."""
     records: list[Record]
 
     def to_json(self) -> str:
-        """The file; machines are listed once, and records point at them."""
+        """The text of the file; machines are listed once, and records refer to them by index."""
         environments: list[Mapping[str, Any]] = []
         rows = []
         for record in self.records:
@@ -37,21 +37,29 @@ class Results:
             rows.append({**asdict(record), "environment": environments.index(record.environment)})
         head = asdict(replace(self, records=[])) | {"environments": environments}
         del head["records"]
-        lines = ",\n".join(json.dumps(row) for row in rows)  # a line each, so that changes can be read
+        lines = ",\n".join(json.dumps(row) for row in rows)  # one line per record keeps diffs readable
         return f'{json.dumps(head, indent=1).removesuffix("}").rstrip()},\n "records": [\n{lines}\n]\n}}\n'
 
     @property
     def chosen(self) -> list[Claim]:
-        """The claims."""
+        """The claims themselves."""
         return [CLAIMS[name] for name in self.claims]
 
 
+OLD_FIELDS = {"says": "description", "wanted": "planned"}
+"""Fields as version 0.1.0 wrote them -> their names now."""
+OLD_DESCRIPTION = ("pictures a cell", "images a trial")
+"""Words of 0.1.0's descriptions of scales, and the same ones now."""
+
+
 def read_results(path: Path) -> Results:
-    """Read a file; ValueError if it is none."""
+    """Read a results.json, also of an earlier version; ValueError if it is not one."""
     try:
-        found = json.loads(path.read_text())
+        found = {OLD_FIELDS.get(name, name): value for name, value in json.loads(path.read_text()).items()}
         environments = found.pop("environments")
-        records = [Record(**{**row, "environment": environments[row["environment"]]}) for row in found.pop("records")]
+        records = [parse_record({**row, "environment": environments[row["environment"]]}) for row in found.pop("records")]
+        found["claims"] = [OLD_CLAIMS.get(name, name) for name in found["claims"]]
+        found["description"] = found["description"].replace(*OLD_DESCRIPTION)
         results = Results(**found, records=records)
         _ = results.chosen, Numbers.of(results)
     except OSError as error:
@@ -63,37 +71,37 @@ def read_results(path: Path) -> Results:
 
 @dataclass(frozen=True)
 class Numbers:
-    """By contender and metric, one number a seed."""
+    """One number per candidate, metric and seed."""
 
     values: Mapping[Side, Mapping[int, float]]
-    details: Mapping[Contender, Mapping[str, Any]] = field(default_factory=dict)
-    """All metrics of a contender's training with the first seed."""
+    details: Mapping[Candidate, Mapping[str, Any]] = field(default_factory=dict)
+    """All metrics of a candidate's training trial of its first seed."""
 
     @classmethod
     def of(cls, results: Results) -> "Numbers":
-        """From the records of cells that are done, or diverged: those count as guessing."""
+        """From the records of all trials that did not fail; a diverged training counts with the accuracy of guessing."""
         values: dict[Side, dict[int, float]] = {}
-        details: dict[Contender, Mapping[str, Any]] = {}
+        details: dict[Candidate, Mapping[str, Any]] = {}
         for record in results.records:
             if record.status == "failed":
                 continue
-            if record.contender is None:
-                _add_race(values, record)
+            if record.candidate is None:
+                _add_speeds(values, record)
                 continue
-            contender = Contender(**record.contender)
+            candidate = Candidate(**record.candidate)
             if record.kind == "train":
-                details.setdefault(contender, record.metrics)
+                details.setdefault(candidate, record.metrics)
             for metric, value in record.metrics.items():
-                values.setdefault(Side(contender, metric), {})[record.seed] = float(value)
+                values.setdefault(Side(candidate, metric), {})[record.seed] = float(value)
         return cls(values, details)
 
     def mean(self, side: Side) -> Estimate | None:
-        """Over seeds, if there are any."""
+        """The mean over seeds; None if there are none."""
         found = self.values.get(side)
         return estimate(list(found.values())) if found else None
 
     def difference(self, check: Check) -> Estimate | None:
-        """Of both sides, over the seeds that all of them have."""
+        """The difference that a check is about, over the seeds that all its sides have; None if there are none."""
         sides = (check.left, check.right, *(check.than or ()))
         found = [self.values.get(side, {}) for side in sides]
         seeds = sorted(set.intersection(*(set(one) for one in found)))
@@ -102,31 +110,31 @@ class Numbers:
         signs = (1, -1, -1, 1)[: len(sides)]
         return estimate([sum(sign * one[seed] for sign, one in zip(signs, found, strict=True)) for seed in seeds])
 
-    def judge(self, check: Check) -> Verdict:
-        """By the interval of the difference."""
+    def verdict_of(self, check: Check) -> Verdict:
+        """The verdict of a check, by the interval of its difference."""
         return verdict(self.difference(check), check.beyond)
 
-    def judge_claim(self, claim: Claim) -> Verdict | None:
-        """All checks of the paper's together; None of a claim that is all ours."""
-        found = [self.judge(check) for check in claim.checks if not check.ours]
-        return together(found) if found else None
+    def claim_verdict(self, claim: Claim) -> Verdict | None:
+        """The verdict of all checks from the paper; None if the claim has only additional checks."""
+        found = [self.verdict_of(check) for check in claim.checks if not check.ours]
+        return combine(found) if found else None
 
-    def rates(self, contender: Contender) -> dict[float, float]:
-        """Accuracy with seed 0, by learning rate over the common one, as far as it was checked."""
-        asked = {rate: Side(replace(contender, rate=rate)) for rate in sorted((*RATES, 1.0))}
-        return {rate: self.values[side][0] for rate, side in asked.items() if 0 in self.values.get(side, {})}
+    def rates(self, candidate: Candidate) -> dict[float, float]:
+        """Multiple of the common learning rate -> accuracy with seed 0, as far as measured."""
+        sides = {rate: Side(replace(candidate, rate=rate)) for rate in sorted((*RATES, 1.0))}
+        return {rate: self.values[side][0] for rate, side in sides.items() if 0 in self.values.get(side, {})}
 
     def at_best_rates(self, check: Check) -> float | None:
-        """The difference with seed 0, when each side has the best of its rates; None where they were not all checked."""
-        found = [self.rates(side.contender) for side in (check.left, check.right)]
+        """The difference with seed 0 at the best learning rate of each side; None where a rate was not measured."""
+        found = [self.rates(side.candidate) for side in (check.left, check.right)]
         if check.than is not None or any(len(rates) <= len(RATES) for rates in found):
             return None
         return max(found[0].values()) - max(found[1].values())
 
 
-def _add_race(values: dict[Side, dict[int, float]], record: Record) -> None:
-    """Speeds over that of softmax in the same race."""
-    by_label = {one.label: one for one in CLAIMS["speed"].contenders}
+def _add_speeds(values: dict[Side, dict[int, float]], record: Record) -> None:
+    """Add the speeds of a timing trial, relative to softmax in the same trial."""
+    by_label = {one.label: one for one in CLAIMS["speed"].candidates}
     softmax = record.metrics[SOFTMAX.label]
     for label, rates in record.metrics.items():
         for metric, rate in rates.items():
@@ -134,8 +142,8 @@ def _add_race(values: dict[Side, dict[int, float]], record: Record) -> None:
             values.setdefault(side, {})[record.seed] = rate / softmax[metric]
 
 
-def counted(verdicts: Sequence[Verdict]) -> str:
-    """In words: how many hold, do not, or cannot be told; a dash for none."""
-    words = {"holds": ("holds", "hold"), "does not hold": ("does not", "do not"), "cannot tell": ("cannot be told",) * 2}
+def count_verdicts(verdicts: Sequence[Verdict]) -> str:
+    """How many of each verdict, in words; a dash for none."""
+    words = {"holds": ("holds", "hold"), "does not hold": ("does not", "do not"), "undecided": ("undecided",) * 2}
     counts = {one: verdicts.count(one) for one in words if one in verdicts}
     return ", ".join(f"{count} {words[one][count > 1]}" for one, count in counts.items()) or "-"

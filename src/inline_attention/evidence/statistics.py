@@ -1,4 +1,4 @@
-"""Means, differences and what they allow to say. Seeds are shared, so differences are taken seed by seed."""
+"""Means over seeds, their confidence intervals, and verdicts. Differences are paired: all candidates share the seeds."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,34 +8,34 @@ from typing import Literal
 
 from scipy.stats import t
 
-Verdict = Literal["holds", "does not hold", "cannot tell"]
+Verdict = Literal["holds", "does not hold", "undecided"]
 LEVEL = 0.95
-FEWEST = 3
-"""Seeds below which nothing is said."""
+MIN_SEEDS = 3
+"""With fewer seeds there is no verdict."""
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean over seeds, and how far its interval reaches to either side: Student's t, at 95 %."""
+    """A mean over seeds with its 95 % confidence interval (Student's t)."""
 
     mean: float
     half: float
-    """Not a number for a single seed."""
+    """Half the width of the interval; NaN for a single seed."""
     count: int
 
     @property
     def low(self) -> float:
-        """The lower end."""
+        """Lower end of the interval."""
         return self.mean - self.half
 
     @property
     def high(self) -> float:
-        """The upper end."""
+        """Upper end of the interval."""
         return self.mean + self.half
 
 
 def estimate(values: Sequence[float]) -> Estimate:
-    """Of one value for each seed."""
+    """Mean and interval of one value per seed."""
     if not values:
         raise ValueError("there is no value to take the mean of")
     half = float("nan")
@@ -45,16 +45,16 @@ def estimate(values: Sequence[float]) -> Estimate:
 
 
 def verdict(difference: Estimate | None, beyond: float) -> Verdict:
-    """Whether a difference is above a bound: by its whole interval, of three seeds or more."""
-    if difference is None or difference.count < FEWEST:
-        return "cannot tell"
+    """Whether a difference exceeds a bound: decided only if the whole interval lies on one side, and by MIN_SEEDS or more."""
+    if difference is None or difference.count < MIN_SEEDS:
+        return "undecided"
     if difference.low > beyond:
         return "holds"
-    return "does not hold" if difference.high < beyond else "cannot tell"
+    return "does not hold" if difference.high < beyond else "undecided"
 
 
-def together(verdicts: Sequence[Verdict]) -> Verdict:
-    """Of a claim with several checks: it holds if all do, and does not if one does not."""
+def combine(verdicts: Sequence[Verdict]) -> Verdict:
+    """The verdict of a claim: it holds if all its checks hold, and does not hold if one of them does not."""
     if "does not hold" in verdicts:
         return "does not hold"
-    return "cannot tell" if "cannot tell" in verdicts or not verdicts else "holds"
+    return "undecided" if "undecided" in verdicts or not verdicts else "holds"

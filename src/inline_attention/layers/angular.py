@@ -8,29 +8,33 @@ from torch import Tensor, nn
 from typing_extensions import Unpack
 
 from ..ops.checks import Grid
-from ..ops.masking import count_valid, zero_masked
 from ..ops.reference import angular_weights
-from .local import LocalPart
+from ..ops.sums import count_valid, zero_masked
+from .local_residual import LocalPart
 from .mixer import Mixer, MixerOptions
 
 
 class TokenConvolution(LocalPart):
-    """Nine taps along the token axis, prefix tokens and all, one filter for each head."""
+    """Nine taps along the token axis, prefix tokens included, one filter for each head.
+
+    It has no bias: that of the output projection does the same.
+    """
 
     def __init__(
         self, num_heads: int, head_dim: int, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None
     ) -> None:
         super().__init__()
         self.head_dim = head_dim
+        self.kernel_size = (9,)
         self.weight = nn.Parameter(torch.empty(num_heads, 9, device=device, dtype=dtype))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Uniform within 1 / sqrt(fan-in), as convolutions start."""
+        """Uniform within 1 / sqrt(fan-in), like a convolution."""
         nn.init.uniform_(self.weight, -1 / 3, 1 / 3)
 
     def kernels(self, x_mean: Tensor) -> Tensor:
-        """The same for every picture: (1, C, 9)."""
+        """The same for every image: (1, C, 9)."""
         return self.weight.repeat_interleave(self.head_dim, 0).unsqueeze(0)
 
     def grid_of(self, grid: Grid, num_prefix_tokens: int) -> tuple[Grid, int]:
@@ -56,7 +60,7 @@ class AngularAttention(Mixer):
         )
 
     def local_parts(self) -> list[LocalPart]:
-        """Its own convolution, and the local residual where asked for."""
+        """Its own convolution, and the local residual if chosen."""
         return [*([] if self.convolution is None else [self.convolution]), *super().local_parts()]
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:

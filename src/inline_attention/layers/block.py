@@ -1,41 +1,41 @@
-"""One pre-norm block around any mixer."""
+"""One pre-norm block around any mixer, and the MLPs that it can have."""
 
 import operator
 from collections.abc import Callable
 from functools import reduce
-from math import prod
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from timm.layers import DropPath
 from torch import Tensor, nn
 
-from ..ops.checks import Grid
-from ..ops.masking import zero_masked
-from ..ops.precision import autocast_is_on
-from .inline import InLineAttention
+from ..compat import has_hooks
+from ..ops.checks import Grid, check_grid
+from ..ops.local_convolution import local_convolution
+from ..ops.sums import add_linear, autocast_is_on, zero_masked
+from .bands import Summary, bands_of, respond_in_bands, split_rows
 from .mixer import Mixer
-from .mlp import DepthwiseMlp, Mlp
-from .residual import is_watched
-from .summary import Summary
 
-LARGE = 2**23
-"""Numbers in the tokens of a picture, 32 MB of them, from which on a block without gradients works in bands: in memory that the
-allocator keeps and caches can hold, where larger tensors would be handed back to the system and fetched anew each time."""
-BAND = 8192
+LARGE_IMAGE = 2**23
+"""Numbers in the tokens of an image, 32 MB of them, from which on a block without gradients works in bands: in memory that the
+allocator keeps and caches can hold. Larger tensors would go back to the system and be fetched anew each time."""
+BAND_TOKENS = 8192
 """Tokens of a band, or one row."""
+MLP_CHUNK = 2**22
+"""Hidden numbers that an MLP makes at once where no gradient needs them: 16 MB, for the same reason."""
 
 
 class Block(nn.Module):
     """x + mixer(norm(x)), then x + mlp(norm(x)); shapes (B, N, C) -> (B, N, C).
 
     Args:
-        mixer: the attention, one of `MIXERS`; it says how many channels the block has.
+        mixer: the attention, one of `MIXERS`; the block has its number of channels.
         mlp_ratio: hidden channels of the MLP over channels.
         drop: dropout in the MLP.
         drop_path: stochastic depth of both branches.
         norm_layer: makes a norm from a number of channels.
-        raw_local: make the kernels of the local residual from the block's input as it is, and not after its norm (CSwin).
+        raw_local: make the kernels of the local residual from the block's input before its norm (CSwin).
     """
 
     def __init__(
@@ -65,8 +65,8 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor, grid: Grid, *, num_prefix_tokens: int = 0, mask: Tensor | None = None) -> Tensor:
         """Arguments as for `Mixer.forward`. Masked tokens are zeroed, so that not even a NaN gets from them into gradients."""
-        if mask is None and self._works_in_bands(x):
-            return self._in_bands(x, grid, num_prefix_tokens)
+        if mask is None and self._use_bands(x):
+            return self._forward_in_bands(x, grid, num_prefix_tokens)
         x = zero_masked(x, mask)
         where: dict[str, Any] = {"num_prefix_tokens": num_prefix_tokens, "mask": mask}
         x = self._add(x, self.mixer, self.norm1(x), grid, **where, local_input=x if self.raw_local else None)
@@ -74,63 +74,143 @@ class Block(nn.Module):
             return self._add(x, self.mlp, self.norm2(x), grid, **where)
         return self._add(x, self.mlp, self.norm2(x))
 
-    def _works_in_bands(self, x: Tensor) -> bool:
-        """Whether to take a picture band by band: a large one, through InLine, without gradients, with no one watching."""
+    def _use_bands(self, x: Tensor) -> bool:
+        """Whether to take x band by band: it is large, the mixer prefers it, and neither gradients nor hooks need it whole."""
         if torch.is_grad_enabled() or torch.compiler.is_compiling() or autocast_is_on(x.device):
             return False
-        if x.shape[1] * x.shape[2] < LARGE or not isinstance(self.mixer, InLineAttention) or not self.mixer.folds(x):
+        if x.shape[1] * x.shape[2] < LARGE_IMAGE or not isinstance(self.mixer, Mixer) or not self.mixer.prefers_bands(x):
             return False
-        parts = list(self.modules())[1:]
-        return type(self.mlp) is Mlp and not any(is_watched(part) or part.training for part in parts)
+        inside = list(self.modules())[1:]
+        return type(self.mlp) is Mlp and not any(has_hooks(module) or module.training for module in inside)
 
-    def _in_bands(self, x: Tensor, grid: Grid, num_prefix_tokens: int) -> Tensor:
+    def _forward_in_bands(self, x: Tensor, grid: Grid, num_prefix_tokens: int) -> Tensor:
         """`forward` by `summarize` and `respond`."""
-        prefix, width, (above, below) = x[:, :num_prefix_tokens], prod(grid[1:]), self.reach()
-        rows, height = x[:, num_prefix_tokens:], max(1, BAND // width)
-        bands = [(start, min(start + height, grid[0])) for start in range(0, grid[0], height)]
-        summary = reduce(operator.add, (self.summarize(rows[:, start * width : stop * width]) for start, stop in bands))
-        out = torch.empty_like(x)
+        out, limits = torch.empty_like(x), split_rows(grid, BAND_TOKENS)
+        prefix = x[:, :num_prefix_tokens]
+        before, after = (tokens[:, num_prefix_tokens:].unflatten(1, grid) for tokens in (x, out))
+        summary = reduce(operator.add, (self.summarize(before[:, start:stop].flatten(1, -2)) for start, stop in limits))
         if num_prefix_tokens:
             summary = summary + self.summarize(prefix)
             out[:, :num_prefix_tokens] = self.respond(prefix, summary)
-        for start, stop in bands:
-            first, last = max(0, start - above), min(grid[0], stop + below)
-            around, halo = rows[:, first * width : last * width], (start - first, last - stop)
-            answer = self.respond(around, summary, (last - first, *grid[1:]), halo=halo)
-            out[:, num_prefix_tokens + start * width : num_prefix_tokens + stop * width] = answer
+        for band, response in respond_in_bands(self, bands_of(before, limits, self.reach()), summary, x.device):
+            after[:, band.start : band.stop] = response.unflatten(1, (-1, *grid[1:]))
         return out
 
-    # The same in two steps, for pictures that are not all in one place
+    # The same in two steps, for images that come in bands
 
     def reach(self) -> tuple[int, int]:
-        """How many rows above and below a token the local parts see."""
-        sides = [3] if self.mixer.lepe is not None else []
-        if self.mixer.local is not None:
-            sides.append(self.mixer.local.kernel_size[0])
-        return max(((side - 1) // 2 for side in sides), default=0), max((side // 2 for side in sides), default=0)
+        """How many rows above and below a token the mixer's local parts see."""
+        return self.mixer.reach()
 
     def summarize(self, x: Tensor, *, mask: Tensor | None = None) -> Summary:
-        """What an InLine block has to know of these tokens, as its mixer has it."""
-        return self._inline().summarize(self.norm1(x), mask=mask, local_input=x if self.raw_local else None)
+        """The sums over these tokens that the block needs: see `InBands.summarize`."""
+        self._check_bands()
+        return self.mixer.summarize(self.norm1(x), mask=mask, local_input=x if self.raw_local else None)
 
     def respond(self, x: Tensor, summary: Summary, grid: Grid | None = None, *, halo: tuple[int, int] = (0, 0)) -> Tensor:
-        """`forward` of an InLine block for a part of a picture, from the summary of all of it; see its mixer."""
-        width = 1 if grid is None else prod(grid[1:])
-        mixed = self._inline().respond(self.norm1(x), summary, grid, halo=halo)
+        """`forward` for a band of an image, from the summary of all of it: see `InBands.respond`."""
+        self._check_bands()
+        width = 1 if grid is None else torch.Size(grid[1:]).numel()
+        mixed = self.mixer.respond(self.norm1(x), summary, grid, halo=halo)
         x = x[:, halo[0] * width : x.shape[1] - halo[1] * width] + self.drop_path(mixed)
         return self._add(x, self.mlp, self.norm2(x))
 
-    def _inline(self) -> InLineAttention:
-        if not isinstance(self.mixer, InLineAttention) or self.mixer.windows:
-            raise ValueError(f"only InLine over the whole map works part by part, got {type(self.mixer).__name__}")
-        return self.mixer
+    def _check_bands(self) -> None:
+        if not self.mixer.works_in_bands:
+            raise ValueError(f"{type(self.mixer).__name__} does not work in bands (its works_in_bands is False)")
 
     def _add(self, x: Tensor, branch: nn.Module, *arguments: Any, **options: Any) -> Tensor:
-        """x + branch(...), which the branch does by itself unless someone drops it or looks at what goes in or comes out."""
-        ours = isinstance(branch, Mixer | Mlp | DepthwiseMlp) and not is_watched(branch)
+        """x + branch(...). The branch adds itself to x, unless it is dropped, or hooks have to see its own output."""
+        ours = isinstance(branch, Mixer | Mlp | DepthwiseMlp) and not has_hooks(branch)
         dropped = not isinstance(self.drop_path, DropPath) or (self.drop_path.training and self.drop_path.drop_prob)
         if dropped or not ours:
             total: Tensor = x + self.drop_path(branch(*arguments, **options))
         else:
             total = branch(*arguments, **options, residual=x)
         return total
+
+
+class Mlp(nn.Module):
+    """Linear, GELU, linear: (B, N, C) -> (B, N, C). Without gradients it goes through the tokens in chunks.
+
+    Parameters are named like those of timm's MLP, which cannot add itself to the residual stream.
+
+    Args:
+        in_features, hidden_features: channels of the tokens and in between.
+        drop: dropout after both linear maps.
+    """
+
+    def __init__(self, in_features: int, hidden_features: int, *, drop: float = 0.0) -> None:
+        super().__init__()
+        self.fc1 = nn.Linear(in_features, hidden_features)
+        self.act = nn.GELU()
+        self.drop1 = nn.Dropout(drop)
+        self.fc2 = nn.Linear(hidden_features, in_features)
+        self.drop2 = nn.Dropout(drop)
+
+    def forward(self, x: Tensor, *, residual: Tensor | None = None) -> Tensor:
+        """The MLP of x, added to the residual if there is one."""
+        if residual is None or (self.drop2.training and self.drop2.p):
+            out: Tensor = self.drop2(self.fc2(self.drop1(self.act(self.fc1(x)))))
+            return out if residual is None else residual + out
+        at_once = MLP_CHUNK // self.fc1.out_features
+        if self._whole() or x.numel() // x.shape[-1] <= at_once:
+            return add_linear(residual, self.drop1(self.act(self.fc1(x))), self.fc2)
+        out = torch.empty_like(residual, memory_format=torch.contiguous_format)
+        chunks = (tokens.flatten(0, -2).split(at_once) for tokens in (x, residual, out))
+        for x_chunk, residual_chunk, out_chunk in zip(*chunks, strict=True):
+            out_chunk.copy_(add_linear(residual_chunk, self.drop1(self.act(self.fc1(x_chunk))), self.fc2))
+        return out
+
+    def _whole(self) -> bool:
+        """Whether all tokens have to go at once: for gradients, for a graph, or for hooks."""
+        return torch.is_grad_enabled() or torch.compiler.is_compiling() or any(map(has_hooks, self.children()))
+
+
+class DepthwiseMlp(nn.Module):
+    """Linear, 3x3 depthwise convolution, GELU, linear. The convolution leaves prefix tokens unchanged.
+
+    Shapes: (B, N, C) -> (B, N, C).
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        hidden_features: int,
+        *,
+        drop: float = 0.0,
+        grid_dims: int = 2,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        self.fc1 = nn.Linear(in_features, hidden_features, device=device, dtype=dtype)
+        self.weight = nn.Parameter(torch.empty(hidden_features, *(3,) * grid_dims, device=device, dtype=dtype))
+        self.bias = nn.Parameter(torch.empty(hidden_features, device=device, dtype=dtype))
+        self.fc2 = nn.Linear(hidden_features, in_features, device=device, dtype=dtype)
+        self.drop = nn.Dropout(drop)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Kernels and bias uniform within 1 / sqrt(fan-in), like a convolution."""
+        bound = float(self.weight[0].numel()) ** -0.5
+        nn.init.uniform_(self.weight, -bound, bound)
+        nn.init.uniform_(self.bias, -bound, bound)
+
+    def forward(
+        self,
+        x: Tensor,
+        grid: Grid,
+        *,
+        num_prefix_tokens: int = 0,
+        mask: Tensor | None = None,
+        residual: Tensor | None = None,
+    ) -> Tensor:
+        """Arguments as for `Mixer.forward`; masked tokens, (B, N), count as zero."""
+        check_grid(grid, x.shape[1], num_prefix_tokens)
+        hidden = zero_masked(self.fc1(zero_masked(x, mask)), mask)
+        kernels, bias = self.weight.unsqueeze(0).to(hidden.dtype), self.bias.unsqueeze(0).to(hidden.dtype)
+        convolved = local_convolution(hidden[:, num_prefix_tokens:], kernels, grid, bias=bias)
+        hidden = torch.cat([hidden[:, :num_prefix_tokens], convolved], 1)
+        out: Tensor = self.drop(self.fc2(self.drop(F.gelu(hidden))))
+        return out if residual is None else residual + out

@@ -6,7 +6,7 @@ from typing_extensions import Unpack
 
 from ..ops.linear import linear_attention
 from ..ops.reference import linear_weights
-from .local import LocalPart
+from .local_residual import LocalPart
 from .mixer import Mixer, MixerOptions
 
 FOCUS = 3
@@ -16,7 +16,7 @@ FOCUS = 3
 class SharedConvolution(LocalPart):
     """Five taps a side on the grid, one filter for each channel of a head, shared by all heads.
 
-    It has no bias: the output projection's does the same.
+    It has no bias: that of the output projection does the same.
     """
 
     def __init__(
@@ -30,16 +30,17 @@ class SharedConvolution(LocalPart):
     ) -> None:
         super().__init__()
         self.num_heads = num_heads
-        self.weight = nn.Parameter(torch.empty(head_dim, *(5,) * grid_dims, device=device, dtype=dtype))
+        self.kernel_size = (5,) * grid_dims
+        self.weight = nn.Parameter(torch.empty(head_dim, *self.kernel_size, device=device, dtype=dtype))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Uniform within 1 / sqrt(fan-in), as convolutions start."""
+        """Uniform within 1 / sqrt(fan-in), like a convolution."""
         bound = float(self.weight[0].numel()) ** -0.5
         nn.init.uniform_(self.weight, -bound, bound)
 
     def kernels(self, x_mean: Tensor) -> Tensor:
-        """The same for every picture: (1, C, 5, 5)."""
+        """The same for every image: (1, C, 5, 5)."""
         return self.weight.repeat(self.num_heads, *(1 for _ in self.weight.shape[1:])).unsqueeze(0)
 
 
@@ -65,7 +66,7 @@ class FocusedAttention(Mixer):
         )
 
     def local_parts(self) -> list[LocalPart]:
-        """Its own convolution, and the local residual where asked for."""
+        """Its own convolution, and the local residual if chosen."""
         return [*([] if self.convolution is None else [self.convolution]), *super().local_parts()]
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:

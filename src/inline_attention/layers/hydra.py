@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor
 
-from ..ops.masking import zero_masked
 from ..ops.reference import hydra_weights
+from ..ops.sums import zero_masked
 from .mixer import Mixer
 
 
@@ -16,7 +16,7 @@ class HydraAttention(Mixer):
     """
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
-        """One global vector, gated by each query. Since nothing is divided, what key dropout takes away is made up for."""
+        """One global vector, gated by each query. Nothing divides the sum, so it is scaled up for keys that were dropped."""
         total = (zero_masked(_unit(k), mask) * v).sum(2, keepdim=True)
         return _unit(q) * (total / (1 - self.attn_drop) if self.training else total)
 

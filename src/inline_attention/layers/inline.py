@@ -1,7 +1,7 @@
 """InLineAttention: injective linear attention with the paper's local residual, in two forms of one function.
 
 The per-head form is the textbook one: project to queries, keys and values, split heads, attend. The folded form
-(`ops/folded.py`) never makes queries or keys and never splits the token axis by head; what is left on it is
+(`ops/folded.py`) never makes queries or keys and never splits the token axis by head; its cost is
 
     with a local part     V = x W_v^T,  S = Cov(x, V),  x A + conv(V),  output projection      4 N C^2
     without               G = Cov(x, x),  x (A W_o^T), since S = G W_v^T                       2 N C^2
@@ -23,14 +23,21 @@ from ..ops.checks import Grid, check_name
 from ..ops.folded import fold_read_out, fold_state
 from ..ops.injective import InjectiveState, injective_linear_attention
 from ..ops.kernels import Kernel, identity
-from ..ops.local import local_convolution, tokens_first
-from ..ops.masking import mean_valid, zero_masked
-from ..ops.precision import autocast_is_on, wide, without_autocast
+from ..ops.local_convolution import local_convolution, tokens_first
 from ..ops.reference import injective_weights
+from ..ops.sums import (
+    add_linear,
+    autocast_is_on,
+    can_accumulate,
+    is_plain,
+    mean_valid,
+    to_fp32,
+    without_autocast,
+    zero_masked,
+)
+from .bands import Summary
 from .kernel import make_kernel
-from .mixer import Mixer, MixerOptions
-from .residual import add_linear, can_accumulate, is_plain
-from .summary import Summary
+from .mixer import Mixer, MixerInput, MixerOptions
 
 Form = Literal["auto", "folded", "heads"]
 
@@ -73,12 +80,12 @@ class InLineAttention(Mixer):
 
         In multiply-adds, with d = C / heads, the per-head form costs 4 N C^2 + 2 N C d, and the folded form
         4 N C^2 + 2 C^2 d with a local part, 2 N C^2 + 2 C^3 + 2 C^2 d without: either way they meet at N = C. With a local
-        part the folded form also spares permutations, and measured times meet at about N = 3 C / 4. So "auto" folds from
-        there on; `inline bench layer` times both forms and tells how far the choice is from the better one.
+        part the folded form also saves permutations, and measured times meet at about N = 3 C / 4. So "auto" folds from
+        there on; `inline bench layer` times both forms and reports how far the choice is from the better one.
 
         Two exceptions. An exported graph with a dynamic grid has to serve every N: it is folded. In half precision on an
-        accelerator, where an fp32 product is many times slower than a half-precision one, S is the dearer sum: it is not
-        (reasoned, not measured).
+        accelerator the per-head form is taken, because S is an fp32 product, many times slower there than one in half
+        precision (reasoned, not measured).
         """
         if self.form == "heads" or not self._can_fold():
             return False
@@ -89,8 +96,10 @@ class InLineAttention(Mixer):
         return x.shape[1] >= enough and (x.is_cpu or not half)
 
     def _can_fold(self) -> bool:
-        """Folding multiplies weights past the projections, which must be plain and unobserved; dropping keys needs keys."""
-        if self.kernel is not identity or self.windows or self.reduction is not None or (self.training and self.attn_drop):
+        """Folding reads the weights and does not call the projections: they must be plain. Dropping keys needs keys."""
+        if self.kernel is not identity or self.windowed is not None or self.reduction is not None:
+            return False
+        if self.training and self.attn_drop:
             return False
         return type(self.q_norm) is nn.Identity and all(map(is_plain, (self.q, self.kv, self.proj)))
 
@@ -102,19 +111,12 @@ class InLineAttention(Mixer):
         """Equation 5."""
         return injective_weights(self.kernel(q), self.kernel(k), scale=self.scale, mask=mask)
 
-    def _mix(
-        self,
-        x: Tensor,
-        grid: Grid | None,
-        num_prefix_tokens: int,
-        mask: Tensor | None,
-        context: Tensor | None,
-        local_input: Tensor,
-        residual: Tensor | None,
-    ) -> Tensor:
+    def mix(self, given: MixerInput) -> Tensor:
+        """The folded form where it is cheaper, otherwise head by head."""
+        x, grid, prefix, mask, context, local_input, residual = given
         if context is not None or not self.folds(x):
-            return super()._mix(x, grid, num_prefix_tokens, mask, context, local_input, residual)
-        full = wide(x)  # once: gradients of what is subtracted from each other meet in full precision
+            return super().mix(given)
+        full = to_fp32(x)  # once: gradients of what is subtracted from each other meet in full precision
         x_sum = full.sum(1)
         v = self._values(x, mask) if self.local_parts() else None
         state = self._fold_state(full, x_sum, v, mask)
@@ -122,45 +124,40 @@ class InLineAttention(Mixer):
         if v is None or grid is None:
             return self._project_folded(x, a, c, residual)
         x_mean = x_sum / state.count.clamp(min=1).unsqueeze(1) if local_input is x else mean_valid(local_input, mask)
-        around = self._around(v[:, num_prefix_tokens:], x_mean.to(x.dtype), grid, c)
-        if num_prefix_tokens:  # they have no neighbours
-            alone = c.to(v.dtype).unsqueeze(1).expand(-1, num_prefix_tokens, -1)
+        around = self._around(v[:, prefix:], x_mean.to(x.dtype), grid, c)
+        if prefix:  # prefix tokens have no neighbours
+            alone = c.to(v.dtype).unsqueeze(1).expand(-1, prefix, -1)
             mixed = torch.cat([alone, around], 1).baddbmm_(x.to(v.dtype), a.to(v.dtype))
         else:
             mixed = torch.baddbmm(around, x.to(v.dtype), a.to(v.dtype))
         return add_linear(residual, mixed, self.proj)
 
-    # The same in two steps, for tokens that are not all in one place: tiles of a large picture, processes that share one
+    # The same in two steps, for images that come in bands (see `InBands`)
+
+    @property
+    def works_in_bands(self) -> bool:
+        """Over the whole map, with keys from the map itself."""
+        return self.windowed is None and self.reduction is None and self.context_dim is None
+
+    def prefers_bands(self, x: Tensor) -> bool:
+        """Wherever it folds."""
+        return self.folds(x)
 
     def summarize(self, x: Tensor, *, mask: Tensor | None = None, local_input: Tensor | None = None) -> Summary:
-        """What the layer has to know of these tokens, (B, n, C): summaries of all parts of a picture, added, are the picture's.
-
-        Arguments as for `forward`; `respond` answers.
-        """
+        """The state of keys and values, and the sum that the local residual makes its kernels from."""
         x = zero_masked(x, mask)
-        full = wide(x)
+        full = to_fp32(x)
         x_sum = full.sum(1)
         if self._can_fold():
             state = self._fold_state(full, x_sum, None, mask)
         else:
             _, k, v = self._project(x, mask, None)
             with without_autocast(x.device):
-                state = InjectiveState.from_tokens(self.kernel(wide(k)), v, mask)
-        return Summary(state, x_sum if local_input is None else wide(zero_masked(local_input, mask)).sum(1))
+                state = InjectiveState.from_tokens(self.kernel(to_fp32(k)), v, mask)
+        return Summary(state, x_sum if local_input is None else to_fp32(zero_masked(local_input, mask)).sum(1))
 
     def respond(self, x: Tensor, summary: Summary, grid: Grid | None = None, *, halo: tuple[int, int] = (0, 0)) -> Tensor:
-        """`forward` for a part of a picture, from the summary of all of it.
-
-        Args:
-            x: (B, n, C): whole rows of the picture, or tokens that are on no grid, such as class tokens.
-            summary: of the whole picture.
-            grid: the grid of x; None for tokens that have no neighbours.
-            halo: how many rows of x, at its beginning and its end, are there as neighbours only. Beyond them, and where there
-                are none, the picture ends.
-
-        Returns:
-            (B, n, C) without the halo.
-        """
+        """Queries read from the summary, local parts from the rows around."""
         width = 1 if grid is None else prod(grid[1:])
         inner = slice(halo[0] * width, x.shape[1] - halo[1] * width)
         a, c = self._read_out(summary.state) if self._can_fold() else (None, torch.zeros_like(summary.input_sum))
@@ -172,9 +169,10 @@ class InLineAttention(Mixer):
         if a is not None:
             mixed = torch.baddbmm(base, x, a.to(x.dtype))
         else:
-            queries = self.q_norm(self._split(self.q(x)))
+            queries = self.q_norm(self.split_heads(self.q(x)))
             with without_autocast(x.device):
-                mixed = base + self._merge(summary.state.attend(self.kernel(wide(queries)), scale=self.scale)).to(x.dtype)
+                read = summary.state.attend(self.kernel(to_fp32(queries)), scale=self.scale)
+                mixed = base + self.merge_heads(read).to(x.dtype)
         projected: Tensor = self.proj_drop(self.proj(mixed))
         return projected
 
@@ -192,7 +190,7 @@ class InLineAttention(Mixer):
         return fold_read_out(state, w_q=self.q.weight, b_q=self.q.bias, scale=self.scale)
 
     def _around(self, v: Tensor, x_mean: Tensor, grid: Grid, bias: Tensor) -> Tensor:
-        """What neighbours give, (B, N, C), and the bias, (B, C), on top; all local parts are one convolution."""
+        """The local parts, all as one convolution, (B, N, C), with the bias, (B, C), added."""
         parts = self.local_parts()
         kernels = [part.kernels(x_mean) for part in parts]
         taps = sum(kernels[1:], start=kernels[0]).to(v.dtype).expand(v.shape[0], *kernels[0].shape[1:])
@@ -210,5 +208,5 @@ class InLineAttention(Mixer):
         return torch.baddbmm(residual + base, x, read_out)
 
     def extra_repr(self) -> str:
-        """What `print(model)` shows."""
+        """Printed by `print(model)`."""
         return f"{super().extra_repr()}, scale={self.scale:.4g}, form={self.form}"

@@ -1,4 +1,4 @@
-"""Feature maps for layers: the functions of `ops.kernels`, and the one that has parameters."""
+"""Feature maps phi for layers: the functions in `KERNELS`, and the one that has parameters."""
 
 import torch
 from torch import Tensor, nn
@@ -37,7 +37,7 @@ def make_kernel(
     device: torch.device | str | None = None,
     dtype: torch.dtype | None = None,
 ) -> Kernel:
-    """The feature map a name stands for, with parameters where it has some; a callable stands for itself."""
+    """The feature map of this name, as a module if it has parameters; a callable is returned unchanged."""
     if isinstance(kernel, str):
         check_name("kernel", kernel, KERNELS)
     if kernel == "relu_affine":

@@ -1,24 +1,28 @@
-"""Locally enhanced positional encoding (Dong et al., "CSWin Transformer", CVPR 2022)."""
+"""LePE: CSWin's depthwise convolution of the values, as a local part of a mixer."""
 
 import torch
 from torch import Tensor, nn
 
-from .local import LocalPart
+from .local_residual import LocalPart
 
 
 class LocalEncoding(LocalPart):
-    """LePE: a 3x3 depthwise convolution of the values, with bias, the same for every picture."""
+    """LePE, locally enhanced positional encoding: a 3x3 depthwise convolution of the values, with bias, learned.
+
+    From Dong et al., "CSWin Transformer", CVPR 2022. The kernels are the same for every image.
+    """
 
     def __init__(
         self, dim: int, grid_dims: int, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None
     ) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.empty(dim, *(3,) * grid_dims, device=device, dtype=dtype))
+        self.kernel_size = (3,) * grid_dims
+        self.weight = nn.Parameter(torch.empty(dim, *self.kernel_size, device=device, dtype=dtype))
         self.bias = nn.Parameter(torch.empty(dim, device=device, dtype=dtype))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Uniform within 1 / sqrt(fan-in), as convolutions start."""
+        """Uniform within 1 / sqrt(fan-in), like a convolution."""
         bound = float(self.weight[0].numel()) ** -0.5
         nn.init.uniform_(self.weight, -bound, bound)
         nn.init.uniform_(self.bias, -bound, bound)

@@ -1,4 +1,4 @@
-"""Linear attention as it was before InLine: rows divided by their sum."""
+"""Linear attention before InLine: rows divided by their sum."""
 
 from torch import Tensor
 from typing_extensions import Unpack

@@ -1,13 +1,14 @@
-"""Softmax attention, the yardstick of accuracy: quadratic in the number of tokens."""
+"""Softmax attention, the yardstick of accuracy: quadratic in the number of tokens. With Swin's relative position bias."""
 
+import torch
 import torch.nn.functional as F
-from torch import Tensor
+from timm.layers import trunc_normal_
+from torch import Tensor, nn
 from typing_extensions import Unpack
 
 from ..ops.reference import softmax_weights
-from ..ops.windows import Cuts, regions
+from ..ops.shifted_windows import Cuts, regions
 from .mixer import Mixer, MixerOptions
-from .position_bias import PositionBias
 
 
 class SoftmaxAttention(Mixer):
@@ -42,6 +43,12 @@ class SoftmaxAttention(Mixer):
             window = (self.windows[0].height, self.windows[0].width)
             self.position = PositionBias(window, num_heads, device=options.get("device"), dtype=options.get("dtype"))
 
+    def set_window(self, height: int, width: int, *, shifted: bool) -> None:
+        """Attend in another window; a position bias is resampled to it."""
+        super().set_window(height, width, shifted=shifted)
+        if self.position is not None:
+            self.position.set_window((height, width))
+
     def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
         """Scaled dot product; `attn_drop` drops single weights."""
         return self._scaled_dot_product(q, k, v, None if mask is None else mask[:, None, None, :])
@@ -62,9 +69,9 @@ class SoftmaxAttention(Mixer):
         return F.scaled_dot_product_attention(q, k, v, attn_mask=bias, dropout_p=self.attn_drop if self.training else 0.0)
 
     def _bias(self, q: Tensor, cuts: Cuts) -> Tensor | None:
-        """What is added to the logits, (1 or B * count, heads or 1, h w, h w): minus infinity between regions.
+        """The bias of the logits, (1 or B * count, heads or 1, h w, h w): minus infinity between regions.
 
-        Padding sees padding, so that no row is empty.
+        Padding sees padding, so that no row is empty. Where Swin adds -100, the exponential is zero in fp32 as well.
         """
         bias = None if self.position is None else self.position(cuts.size).unsqueeze(0).to(q.dtype)
         region = regions(cuts, q.device)
@@ -73,3 +80,58 @@ class SoftmaxAttention(Mixer):
         apart = region[:, None, :, None] != region[:, None, None, :]
         bias = (q.new_zeros(()) if bias is None else bias).masked_fill(apart, float("-inf"))
         return bias.repeat(q.shape[0] // bias.shape[0], 1, 1, 1)
+
+
+class PositionBias(nn.Module):
+    """Relative positions as a learned bias of the logits (Liu et al., "Swin Transformer", ICCV 2021).
+
+        bias[head, i, j] = table[dy + h - 1, dx + w - 1, head],  (dy, dx) = position of query i minus position of key j
+
+    The table is (2 h - 1, 2 w - 1, heads): its shape records the window that it was learned for, in checkpoints too. A smaller
+    window has smaller distances, whose entries are in the middle of the table; for a larger one it is resampled.
+    """
+
+    def __init__(
+        self,
+        window: tuple[int, int],
+        num_heads: int,
+        *,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        size = (2 * window[0] - 1, 2 * window[1] - 1, num_heads)
+        self.table = nn.Parameter(torch.empty(size, device=device, dtype=dtype))
+        self.reset_parameters()
+
+    @property
+    def window(self) -> tuple[int, int]:
+        """The (h, w) that the table was made for."""
+        return (self.table.shape[0] + 1) // 2, (self.table.shape[1] + 1) // 2
+
+    def reset_parameters(self) -> None:
+        """Normal, of deviation 0.02."""
+        trunc_normal_(self.table, std=0.02)
+
+    def set_window(self, window: tuple[int, int]) -> None:
+        """Resample the table to another window, in place."""
+        self.table = nn.Parameter(resample_table(self.table.detach(), window), self.table.requires_grad)
+
+    def forward(self, window: tuple[int, int]) -> Tensor:
+        """(heads, h w, h w) for a window no larger than the table's."""
+        distances = []
+        for size, learned in zip(window, self.window, strict=True):
+            position = torch.arange(size, device=self.table.device)
+            distances.append(position[:, None] - position + learned - 1)
+        dy, dx = distances
+        bias = self.table[dy[:, None, :, None], dx[None, :, None, :]]  # (h, w, h, w, heads)
+        return bias.flatten(2, 3).flatten(0, 1).permute(2, 0, 1)
+
+
+def resample_table(table: Tensor, window: tuple[int, int]) -> Tensor:
+    """The table (2 h - 1, 2 w - 1, heads) of one window for another, by bicubic interpolation."""
+    size = (2 * window[0] - 1, 2 * window[1] - 1)
+    if table.shape[:2] == size:
+        return table
+    image = table.float().permute(2, 0, 1).unsqueeze(0)
+    return F.interpolate(image, size=size, mode="bicubic").squeeze(0).permute(1, 2, 0).to(table.dtype)

@@ -1,6 +1,6 @@
-"""What the four families have in common: everything that timm promises of a model.
+"""`Backbone`: stages, a norm, a classifier, and the whole interface of a timm model. The four families differ in their stages.
 
-A family is its stages; the rest is here. Pictures are (B, in_chans, H, W) of any height and width.
+Images are (B, in_chans, H, W) of any height and width.
 """
 
 from collections.abc import Sequence
@@ -12,15 +12,13 @@ from timm.layers import Format, global_pool_nlc, to_2tuple, trunc_normal_
 from torch import Tensor, nn
 
 from ..layers.kernel import ReluAffine
-from ..layers.position_bias import PositionBias
+from ..layers.softmax import PositionBias
 from ..ops.checks import Grid, check_name
-from .embed import ConvEmbed
-from .official import adapt_state_dict
-from .positions import PositionEmbedding
-from .stage import Stage
+from .adapt_weights import adapt_state_dict
+from .stage import ConvEmbed, PositionEmbedding, Stage
 
 SMALLEST = 8
-"""Pixels: no side of a picture may be shorter, nor shorter than two patches."""
+"""Pixels: no side of an image may be shorter, nor shorter than two patches."""
 POOLS = ("avg", "max", "avgmax", "token", "")
 WEIGHT_INITS = ("normal", "xavier")
 
@@ -29,18 +27,18 @@ class Backbone(nn.Module):
     """Stages, a norm, a classifier.
 
     Args:
-        stages: what a family is made of.
+        stages: of the family.
         norm: after the last stage, over channels.
-        feature_info: for each map that can be had, its channels, its stride and the module that it comes from.
-        img_size: height and width that position embeddings are made for, one number for a square. Others work too.
-        patch_size: pixels a side of a token of the first stage.
-        in_chans: channels of the pictures.
+        feature_info: for each feature map, its channels, its stride and the module that it comes from.
+        img_size: height and width of the position embeddings, one number for a square. Other sizes work too.
+        patch_size: pixels along a side of a token of the first stage.
+        in_chans: channels of the images.
         num_classes: outputs of the classifier; 0 for none.
         global_pool: how tokens become one vector: "avg", "max", "avgmax", "token" (the class token, where there is one), or ""
             to leave them.
         drop_rate: dropout before the classifier.
-        weight_init: of linear maps: "normal", of deviation 0.02, which the published models were trained from; "xavier", of a
-            deviation by their width (Glorot & Bengio, 2010), from which narrow models learn sooner. The classifier is normal.
+        weight_init: of linear maps: "normal", of standard deviation 0.02, as for the published models; "xavier", by their width
+            (Glorot & Bengio, 2010), from which narrow models learn faster. The classifier is always "normal".
     """
 
     def __init__(
@@ -98,23 +96,23 @@ class Backbone(nn.Module):
 
     @torch.no_grad()
     def init_weights(self, weight_init: str = "normal") -> None:
-        """Linear maps as `weight_init` says, without bias; everything else as its module starts."""
+        """Initialise linear maps by `weight_init`, biases with zero, everything else by its module's `reset_parameters`."""
         check_name("weight_init", weight_init, WEIGHT_INITS)
         for module in self.modules():
             if isinstance(module, nn.Linear):
-                _start_linear(module, xavier=weight_init == "xavier" and module is not self.head)
+                _init_linear(module, xavier=weight_init == "xavier" and module is not self.head)
             elif callable(reset := getattr(module, "reset_parameters", None)):
                 reset()
 
-    # What goes in, what comes out
+    # Forward passes
 
     def forward(self, x: Tensor) -> Tensor:
-        """Pictures (B, in_chans, H, W) -> classes (B, num_classes), or pooled features if there is no classifier."""
+        """Images (B, in_chans, H, W) -> logits (B, num_classes), or pooled features if there is no classifier."""
         return self.forward_head(self.forward_features(x))
 
     def forward_features(self, x: Tensor) -> Tensor:
         """(B, C, H', W') after the last stage and its norm; with a class token, tokens (B, 1 + H' * W', C)."""
-        self.check_pictures(x)
+        self.check_images(x)
         return self._norm(self.stages(x))
 
     def _norm(self, x: Tensor) -> Tensor:
@@ -123,7 +121,7 @@ class Backbone(nn.Module):
         return normed
 
     def forward_head(self, x: Tensor, pre_logits: bool = False) -> Tensor:
-        """From what `forward_features` gives to classes; with `pre_logits`, to what the classifier sees."""
+        """From the output of `forward_features` to logits; with `pre_logits`, to the input of the classifier."""
         tokens = x.flatten(2).mT if x.ndim == 4 else x
         pooled = global_pool_nlc(tokens, pool_type=self.global_pool, num_prefix_tokens=self.num_prefix_tokens)
         if not self.global_pool and x.ndim == 4:
@@ -142,35 +140,35 @@ class Backbone(nn.Module):
         output_fmt: str = "NCHW",
         intermediates_only: bool = False,
     ) -> Any:
-        """Features and what led to them.
+        """Final features and intermediate ones.
 
         Args:
-            x: pictures.
-            indices: which of `feature_info` to give: the last n, these, or all.
-            return_prefix_tokens: give pairs of maps and prefix tokens, of which there may be none.
+            x: images.
+            indices: which of `feature_info` to return: the last n, these, or all.
+            return_prefix_tokens: return pairs of maps and prefix tokens, of which there may be none.
             norm: apply the last norm to those of the last stage.
-            stop_early: do not go on after the last that was asked for.
+            stop_early: stop after the last one that is returned.
             output_fmt: "NCHW", "NHWC" or "NLC".
             intermediates_only: leave the features after the last stage out.
 
         Returns:
-            (what `forward_features` gives, or what there is if stopped early; list of maps), or the list alone.
+            (output of `forward_features`, or the last features if stopped early; list of maps), or the list alone.
         """
         check_name("output_fmt", str(Format(output_fmt).value), ("NCHW", "NHWC", "NLC"))
-        self.check_pictures(x)
+        self.check_images(x)
         taps = [self._taps()[index] for index in self._take(indices)]
         final = (len(self.stages) - 1, self.depths()[-1] - 1)
         end = max(taps) if stop_early else final
-        found: dict[tuple[int, int], Any] = {}
+        maps_by_tap: dict[tuple[int, int], Any] = {}
         for number, stage in enumerate(self._stages()[: end[0] + 1]):
             here = sorted({block for at, block in taps if at == number})
             tokens, grid, taken = stage.collect(x, here, stop=end[1] + 1 if number == end[0] else None)
             for block, features in zip(here, taken, strict=True):
                 features = self.norm(features) if norm and number == final[0] else features
                 split = _format(features, grid, stage.num_prefix_tokens, Format(output_fmt))
-                found[number, block] = split if return_prefix_tokens else split[0]
+                maps_by_tap[number, block] = split if return_prefix_tokens else split[0]
             x = tokens if stage.num_prefix_tokens else tokens.unflatten(1, grid).permute(0, 3, 1, 2)
-        maps = [found[tap] for tap in taps]
+        maps = [maps_by_tap[tap] for tap in taps]
         return maps if intermediates_only else (self._norm(x) if end == final else x, maps)
 
     def get_intermediate_layers(
@@ -181,7 +179,7 @@ class Backbone(nn.Module):
         return_prefix_tokens: bool = False,
         norm: bool = False,
     ) -> list[Any]:
-        """The last n features, or these, as tokens, or as maps (B, C, H, W) with `reshape`."""
+        """The last n features, or those of these indices, as tokens; with `reshape` as maps (B, C, H, W)."""
         maps: list[Any] = self.forward_intermediates(
             x,
             n,
@@ -195,13 +193,13 @@ class Backbone(nn.Module):
     def prune_intermediate_layers(
         self, indices: int | Sequence[int] = 1, prune_norm: bool = False, prune_head: bool = True
     ) -> list[int]:
-        """Take away what is not needed for these features; gives their numbers."""
+        """Remove the layers that these features do not need; return their indices."""
         take = self._take(indices)
-        self.pruned, whole = True, self.stages
+        self.pruned, num_stages = True, len(self.stages)
         stage, block = max(self._taps()[index] for index in take)
         self.stages = self.stages[: stage + 1]
         last = self._stages()[stage]
-        if prune_norm or stage < len(whole) - 1:  # the norm is the last stage's
+        if prune_norm or stage < num_stages - 1:  # the norm is the last stage's
             self.norm = nn.Identity()
         last.blocks = last.blocks[: block + 1]
         self.num_features = self.head_hidden_size = self.embed_dim = int(self.feature_info[max(take)]["num_chs"])
@@ -211,7 +209,7 @@ class Backbone(nn.Module):
         return take
 
     def _taps(self) -> list[tuple[int, int]]:
-        """(stage, block) after which each of `feature_info` is had."""
+        """(stage, block) whose output each of `feature_info` is."""
         taps = []
         for information in self.feature_info:
             _, stage, *rest = information["module"].split(".")
@@ -226,52 +224,52 @@ class Backbone(nn.Module):
             if not 1 <= indices <= count:
                 raise ValueError(f"the model has {count} features, of which the last {indices} cannot be taken")
             return list(range(count - indices, count))
-        wanted = list(range(count) if indices is None else indices)
-        if not wanted or not all(-count <= index < count for index in wanted):
-            raise ValueError(f"the model has {count} features, 0 to {count - 1}, got indices {wanted}")
-        return [index % count for index in wanted]
+        chosen = list(range(count) if indices is None else indices)
+        if not chosen or not all(-count <= index < count for index in chosen):
+            raise ValueError(f"the model has {count} features, 0 to {count - 1}, got indices {chosen}")
+        return [index % count for index in chosen]
 
-    def check_pictures(self, x: Tensor) -> None:
-        """Raise unless x is a batch of pictures, (B, in_chans, H, W), that are large enough."""
+    def check_images(self, x: Tensor) -> None:
+        """Raise unless x is a batch of images, (B, in_chans, H, W), that are large enough."""
         if x.ndim != 4 or x.shape[1] != self.in_chans:
-            raise ValueError(f"pictures must be (batch, {self.in_chans}, height, width), got {tuple(x.shape)}")
+            raise ValueError(f"images must be (batch, {self.in_chans}, height, width), got {tuple(x.shape)}")
         self.check_size(x.shape[2], x.shape[3])
 
     def check_size(self, height: int, width: int) -> None:
-        """Raise if a picture is too small."""
+        """Raise if an image is too small."""
         least = _least(self.patch_size)
         if height < least or width < least:
             raise ValueError(
-                f"pictures must be at least {least} x {least} pixels for patches of {self.patch_size}, got {height} x {width}"
+                f"images must be at least {least} x {least} pixels for patches of {self.patch_size}, got {height} x {width}"
             )
 
-    # What timm's tools ask for
+    # The rest of timm's interface
 
     def get_classifier(self) -> nn.Module:
         """The last linear map."""
         return self.head
 
     def reset_classifier(self, num_classes: int, global_pool: str | None = None) -> None:
-        """A new classifier, 0 classes for none."""
+        """Replace the classifier; 0 classes for none."""
         if global_pool is not None:
             self.global_pool = self._checked_pool(global_pool)
         self.num_classes = num_classes
         parameter = next(self.parameters())
         head = nn.Linear(self.num_features, num_classes) if num_classes else nn.Identity()
-        _start_linear(head)
+        _init_linear(head)
         self.head = head.to(parameter.device, parameter.dtype).train(self.training)
 
     def set_grad_checkpointing(self, enable: bool = True) -> None:
-        """Compute blocks again during backward instead of keeping what they made."""
+        """Compute blocks again in the backward pass instead of keeping their activations."""
         for stage in self._stages():
             stage.grad_checkpointing = enable
 
     def set_input_size(self, img_size: int | tuple[int, int] | None = None, patch_size: int | None = None) -> None:
-        """Make the model for another size: position embeddings are resampled once instead of at each pass.
+        """Change the default size: position embeddings are resampled once instead of at each forward pass.
 
         Args:
-            img_size: height and width, one number for a square; None for what it is.
-            patch_size: pixels a side of a first token, the first convolution resampled; None for what it is.
+            img_size: height and width, one number for a square; None to keep it.
+            patch_size: another patch size, to which the first convolution is resampled; None to keep it.
         """
         self.img_size = self._checked_size(
             self.img_size if img_size is None else img_size, self.patch_size if patch_size is None else patch_size
@@ -290,7 +288,7 @@ class Backbone(nn.Module):
                 stage.positions.set_grid(grid_of(self.img_size, stride))
 
     def no_weight_decay(self) -> set[str]:
-        """Positions, class tokens, relative position tables, and the bias of a learned kernel."""
+        """Names of position embeddings, class tokens, relative position tables, and the bias of a learned kernel."""
         return {
             f"{name}.{parameter}"
             for name, module in self.named_modules()
@@ -313,7 +311,7 @@ class Backbone(nn.Module):
 
 
 def _format(tokens: Tensor, grid: Grid, prefix: int, output_fmt: Format) -> tuple[Tensor, Tensor]:
-    """Tokens of the grid as a map, or as they are; and the tokens before them."""
+    """Tokens of the grid as a map or as a sequence; and the tokens before them."""
     before, tokens = tokens[:, :prefix], tokens[:, prefix:]
     if output_fmt != Format.NLC:
         tokens = tokens.unflatten(1, grid)
@@ -322,12 +320,12 @@ def _format(tokens: Tensor, grid: Grid, prefix: int, output_fmt: Format) -> tupl
 
 
 def _least(patch_size: int) -> int:
-    """The shortest side that a picture may have."""
+    """Pixels of the shortest side that an image may have."""
     return max(SMALLEST, 2 * patch_size)
 
 
 def grid_of(img_size: int | tuple[int, int], stride: int) -> tuple[int, int]:
-    """How many tokens a picture has, padded where the stride does not divide it."""
+    """How many tokens an image has, padded where the stride does not divide it."""
     height, width = to_2tuple(img_size)
     return ceil(height / stride), ceil(width / stride)
 
@@ -339,7 +337,7 @@ def pyramid_features(dims: Sequence[int], patch_size: int) -> list[dict[str, Any
     ]
 
 
-def _start_linear(module: nn.Module, *, xavier: bool = False) -> None:
+def _init_linear(module: nn.Module, *, xavier: bool = False) -> None:
     if isinstance(module, nn.Linear):
         if xavier:
             nn.init.xavier_uniform_(module.weight)

@@ -7,44 +7,43 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.flop_counter import flop_registry, register_flop_formula
 
+from ..compat import dispatch_mode, flop_formulas
 from ..layers import InLineAttention
 from ..ops.kernels import Kernel
 
 
 @dataclass(frozen=True)
 class Count:
-    """What one picture costs."""
+    """The cost of one image."""
 
     params: int
     """Parameters."""
     flops: int
     """Multiply-adds, as papers count FLOPs."""
     activations: int
-    """Numbers that matrix products, convolutions and attention give out."""
+    """Numbers in the outputs of matrix products, convolutions and attention."""
 
 
 def count(model: nn.Module, size: int | tuple[int, int] | None = None) -> Count:
-    """Count a model, this package's or any other, for one picture; nothing is computed.
+    """Count the parameters, FLOPs and activations of a model, this package's or any other, for one image; nothing is computed.
 
-    InLine is counted as its equation is written, head by head, whichever form would run (the folded form has fewer products
-    on the token axis and more of channels alone). So counts are the paper's, and grow in proportion to the tokens.
+    InLine is counted by its equation, head by head, whichever form would run (the folded form has fewer products over tokens
+    and more over channels). So counts are the paper's, and grow in proportion to the tokens.
 
     Args:
-        model: anything that takes pictures (B, in_chans, H, W).
-        size: height and width, one number for a square; None for the size that the model is made for.
+        model: anything that takes images (B, in_chans, H, W).
+        size: height and width, one number for a square; None for the size that the model was made for.
     """
-    shape = picture_shape(model, size)
+    shape = image_shape(model, size)
     with torch.no_grad():
-        ghost = deepcopy(model).to("meta").eval()
-    for module in ghost.modules():
+        copy = deepcopy(model).to("meta").eval()
+    for module in copy.modules():
         if isinstance(module, InLineAttention):
             module.form, module.attend = "heads", partial(_equation, module.kernel)  # type: ignore[method-assign]
     counter = _Counter()
     with counter, torch.no_grad():
-        ghost(torch.empty(1, *shape, device="meta"))
+        copy(torch.empty(1, *shape, device="meta"))
     params = sum(parameter.numel() for parameter in model.parameters())
     return Count(params=params, flops=counter.flops // 2, activations=counter.activations)
 
@@ -55,39 +54,29 @@ def _equation(kernel: Kernel, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | No
     return q @ (k.mT @ v) + (1 - q @ k.mean(2, keepdim=True).mT) * v.mean(2, keepdim=True)
 
 
-def picture_shape(model: nn.Module, size: int | tuple[int, int] | None = None) -> tuple[int, int, int]:
-    """(C, H, W) of the pictures that a model is made for, or of those of another size."""
+def image_shape(model: nn.Module, size: int | tuple[int, int] | None = None) -> tuple[int, int, int]:
+    """(C, H, W) of a model's input images: of its default size, or of another."""
     configuration: dict[str, Any] = getattr(model, "pretrained_cfg", None) or {}
-    made_for = configuration.get("input_size", (3, 224, 224))
-    channels = getattr(model, "in_chans", made_for[0])
+    default = configuration.get("input_size", (3, 224, 224))
+    channels = getattr(model, "in_chans", default[0])
     if size is None:
-        height, width = getattr(model, "img_size", made_for[1:])
+        height, width = getattr(model, "img_size", default[1:])
     else:
         height, width = (size, size) if isinstance(size, int) else size
     return channels, height, width
 
 
-def _flops(_: Any, left: Any, right: Any, *arguments: Any, **options: Any) -> int:
-    """FLOPs of a product that adds itself to its result: torch's counter knows `addmm` and `baddbmm`, but not these."""
-    batch = left[0] if len(left) == 3 else 1
-    return int(2 * batch * left[-2] * left[-1] * right[-1])
-
-
-for _product in (torch.ops.aten.addmm_, torch.ops.aten.baddbmm_):
-    if _product not in flop_registry:
-        register_flop_formula(_product)(_flops)
-
-
-class _Counter(TorchDispatchMode):
-    """Sums torch's own FLOP formulas, and the sizes of what the operations that have one give out."""
+class _Counter(dispatch_mode()):  # type: ignore[misc]
+    """Sums torch's own FLOP formulas, and the output sizes of the operations that have one."""
 
     def __init__(self) -> None:
         super().__init__()
         self.flops = self.activations = 0
+        self.formulas = flop_formulas()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
-        formula = flop_registry.get(func.overloadpacket)
+        formula = self.formulas.get(func.overloadpacket)
         if formula is not None:
             self.flops += formula(*args, **(kwargs or {}), out_val=out)
             self.activations += (out[0] if isinstance(out, tuple) else out).numel()

@@ -1,4 +1,4 @@
-"""InLine-CSwin: stripes give way to the whole map (Dong et al., "CSWin Transformer", CVPR 2022)."""
+"""InLine-CSwin: linear attention over the whole map instead of stripes (Dong et al., "CSWin Transformer", CVPR 2022)."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -7,12 +7,10 @@ from timm.models import register_model
 from torch import nn
 from typing_extensions import Unpack
 
-from ..ops.windows import Window
+from ..ops.shifted_windows import Window
 from .backbone import Backbone, pyramid_features
-from .blocks import AttentionOptions, BlockMaker, check_stages
-from .embed import ConvEmbed
-from .registry import create, fitting_patch, published_cfgs, small_cfgs
-from .stage import Stage
+from .families import AttentionOptions, BlockMaker, check_stages, create, fitting_patch, published_cfgs, small_cfgs
+from .stage import ConvEmbed, Stage
 
 
 class InLineCSwin(Backbone):
@@ -26,7 +24,7 @@ class InLineCSwin(Backbone):
         depths, num_heads: of each stage.
         mlp_ratio: hidden channels of the MLPs over channels.
         stripes: width of the softmax blocks' stripes in each stage; None for one window over the whole map.
-        attention: mixer, kernel, local and the like, as `BlockMaker` has them.
+        attention: mixer, kernel, local and so on, see `BlockMaker`.
     """
 
     def __init__(
@@ -118,7 +116,7 @@ def inline_cswin_base_384(pretrained: bool = False, **kwargs: Any) -> InLineCSwi
 
 @register_model
 def inline_cswin_nano(pretrained: bool = False, **kwargs: Any) -> InLineCSwin:
-    """For pictures from 8 x 8 up, without a GPU; the patch size follows `img_size`."""
+    """For images from 8 x 8 up, without a GPU; the patch size follows `img_size`."""
     img_size = kwargs.get("img_size", 32)
     size: dict[str, Any] = {"img_size": img_size, "patch_size": fitting_patch(img_size, most=4), "stripes": (1, 2, 2, None)}
     shape: dict[str, Any] = {"embed_dim": 20, "depths": (1, 1, 2, 1), "num_heads": (2, 4, 8, 16)}

@@ -7,15 +7,12 @@ from torch import nn
 from typing_extensions import Unpack
 
 from .backbone import Backbone, grid_of
-from .blocks import AttentionOptions, BlockMaker
-from .embed import ConvEmbed
-from .positions import PositionEmbedding
-from .registry import create, fitting_patch, published_cfgs, small_cfgs
-from .stage import Stage
+from .families import AttentionOptions, BlockMaker, create, fitting_patch, published_cfgs, small_cfgs
+from .stage import ConvEmbed, PositionEmbedding, Stage
 
 
 class InLineDeiT(Backbone):
-    """Patches, a class token, position embeddings, blocks; the class token is what the classifier sees.
+    """Patches, a class token, position embeddings, blocks; the classifier reads the class token.
 
     Args:
         img_size, patch_size, in_chans, num_classes, global_pool, drop_rate, weight_init: as for every `Backbone`.
@@ -23,7 +20,7 @@ class InLineDeiT(Backbone):
         depth: blocks.
         num_heads: heads of each block.
         mlp_ratio: hidden channels of the MLPs over channels.
-        attention: mixer, kernel, local and the like, as `BlockMaker` has them.
+        attention: mixer, kernel, local and so on, see `BlockMaker`.
     """
 
     def __init__(
@@ -79,19 +76,19 @@ def inline_deit_tiny(pretrained: bool = False, **kwargs: Any) -> InLineDeiT:
 
 @register_model
 def inline_deit_small(pretrained: bool = False, **kwargs: Any) -> InLineDeiT:
-    """InLine-DeiT-S at 288: narrower than DeiT-S, on larger pictures."""
+    """InLine-DeiT-S at 288: narrower than DeiT-S, on larger images."""
     return _create("inline_deit_small", pretrained, kwargs, img_size=288, embed_dim=320, num_heads=10)
 
 
 @register_model
 def inline_deit_base(pretrained: bool = False, **kwargs: Any) -> InLineDeiT:
-    """InLine-DeiT-B at 448: narrower than DeiT-B, on larger pictures."""
+    """InLine-DeiT-B at 448: narrower than DeiT-B, on larger images."""
     return _create("inline_deit_base", pretrained, kwargs, img_size=448, embed_dim=384, num_heads=12)
 
 
 @register_model
 def inline_deit_nano(pretrained: bool = False, **kwargs: Any) -> InLineDeiT:
-    """For pictures from 8 x 8 up, without a GPU; the patch size follows `img_size`."""
+    """For images from 8 x 8 up, without a GPU; the patch size follows `img_size`."""
     img_size = kwargs.get("img_size", 32)
     published = {"img_size": img_size, "patch_size": fitting_patch(img_size, most=16), "depth": 6}
     return _create("inline_deit_nano", pretrained, kwargs, **published, embed_dim=96, num_heads=4)

@@ -8,15 +8,12 @@ from torch import nn
 from typing_extensions import Unpack
 
 from .backbone import Backbone, grid_of, pyramid_features
-from .blocks import AttentionOptions, BlockMaker, check_stages
-from .embed import ConvEmbed
-from .positions import PositionEmbedding
-from .registry import create, fitting_patch, published_cfgs, small_cfgs
-from .stage import Stage
+from .families import AttentionOptions, BlockMaker, check_stages, create, fitting_patch, published_cfgs, small_cfgs
+from .stage import ConvEmbed, PositionEmbedding, Stage
 
 
 class InLinePVT(Backbone):
-    """Each stage: patches, position embeddings, blocks. No norm at the end; the classifier sees the mean.
+    """Each stage: patches, position embeddings, blocks. No norm at the end; the classifier reads the mean.
 
     Softmax blocks take keys and values from a map smaller by `sr_ratios`.
 
@@ -25,7 +22,7 @@ class InLinePVT(Backbone):
             global_pool=None is "avg", and "token" with a class token.
         embed_dims, depths, num_heads, mlp_ratios, sr_ratios: of each stage.
         class_token: put a class token into the last stage and a norm after it, as PVT with softmax was published.
-        attention: mixer, kernel, local and the like, as `BlockMaker` has them.
+        attention: mixer, kernel, local and so on, see `BlockMaker`.
     """
 
     def __init__(
@@ -103,7 +100,7 @@ def inline_pvt_large(pretrained: bool = False, **kwargs: Any) -> InLinePVT:
 
 @register_model
 def inline_pvt_nano(pretrained: bool = False, **kwargs: Any) -> InLinePVT:
-    """For pictures from 8 x 8 up, without a GPU; the patch size follows `img_size`."""
+    """For images from 8 x 8 up, without a GPU; the patch size follows `img_size`."""
     img_size = kwargs.get("img_size", 32)
     size: dict[str, Any] = {"img_size": img_size, "patch_size": fitting_patch(img_size, most=4)}
     shape: dict[str, Any] = {"embed_dims": (32, 64, 96, 128), "num_heads": (1, 2, 4, 4), "mlp_ratios": (4, 4, 4, 4)}

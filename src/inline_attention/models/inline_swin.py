@@ -1,4 +1,4 @@
-"""InLine-Swin: windows give way to the whole map (Liu et al., "Swin Transformer", ICCV 2021)."""
+"""InLine-Swin: linear attention over the whole map instead of windows (Liu et al., "Swin Transformer", ICCV 2021)."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -9,13 +9,10 @@ from torch import nn
 from typing_extensions import Unpack
 
 from ..layers import SoftmaxAttention
-from ..layers.position_bias import resample_table
-from ..ops.windows import Window
+from ..ops.shifted_windows import Window
 from .backbone import Backbone, pyramid_features
-from .blocks import AttentionOptions, BlockMaker, check_stages
-from .embed import ConvEmbed, PatchMerge
-from .registry import create, fitting_patch, published_cfgs, small_cfgs
-from .stage import Stage
+from .families import AttentionOptions, BlockMaker, check_stages, create, fitting_patch, published_cfgs, small_cfgs
+from .stage import ConvEmbed, PatchMerge, Stage
 
 
 class InLineSwin(Backbone):
@@ -28,7 +25,7 @@ class InLineSwin(Backbone):
         mlp_ratio: hidden channels of the MLPs over channels.
         window_size: side, or height and width, of the softmax blocks' windows.
         inline_window: let the linear blocks, too, see no more than a window of this side (the paper's ablation).
-        attention: mixer, kernel, local and the like, as `BlockMaker` has them.
+        attention: mixer, kernel, local and so on, see `BlockMaker`.
     """
 
     def __init__(
@@ -93,9 +90,7 @@ class InLineSwin(Backbone):
         height, width = to_2tuple(window_size)
         for module in self.modules():
             if isinstance(module, SoftmaxAttention) and module.position is not None:
-                module.windows = tuple(Window(height, width, window.shifted) for window in module.windows)
-                table = module.position.table
-                module.position.table = nn.Parameter(resample_table(table.data, (height, width)), table.requires_grad)
+                module.set_window(height, width, shifted=module.windows[0].shifted)
 
 
 default_cfgs = published_cfgs("inline_swin", tiny=224, small=224, base=224, base_384=384) | small_cfgs("inline_swin")
@@ -139,7 +134,7 @@ def inline_swin_base_384(pretrained: bool = False, **kwargs: Any) -> InLineSwin:
 
 @register_model
 def inline_swin_nano(pretrained: bool = False, **kwargs: Any) -> InLineSwin:
-    """For pictures from 8 x 8 up, without a GPU; the patch size follows `img_size`."""
+    """For images from 8 x 8 up, without a GPU; the patch size follows `img_size`."""
     img_size = kwargs.get("img_size", 32)
     size: dict[str, Any] = {"img_size": img_size, "patch_size": fitting_patch(img_size, most=4), "window_size": 4}
     shape: dict[str, Any] = {"embed_dim": 20, "depths": (1, 1, 2, 1), "num_heads": (1, 2, 4, 8)}

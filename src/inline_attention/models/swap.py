@@ -1,4 +1,4 @@
-"""Another attention for models that exist already, with their own weights: `swap`."""
+"""`swap`: replace the attention of an existing model, keeping its weights."""
 
 import re
 from collections.abc import Iterator
@@ -8,21 +8,20 @@ from typing import NamedTuple
 from torch import nn
 
 from ..layers import Mixer
-from .swap_grid import Places
-from .swap_mixer import Hindrance, MixerMaker, describe, dropped, in_windows, in_words
-from .swap_swin import SwinBlock, from_swin, is_swin_block, window_of
-from .swap_timm import TimmAttention, from_timm, is_timms
+from .swap_grid import PatchGrids
+from .swap_mixer import MixerMaker, SwapSkipped, describe, describe_change, dropped, in_windows
+from .swap_timm import SwinBlock, TimmAttention, from_swin, from_timm, is_swin_block, is_timm, window_of
 from .swap_transformers import TransformersAttention, from_transformers, is_transformers
 
 
 @dataclass
 class SwapReport:
-    """What became of a model's attention."""
+    """What was swapped in a model, and what was not."""
 
     changed: dict[str, str] = field(default_factory=dict)
-    """Name of the attention -> what it was, what it is, what of it is lost."""
+    """Name of the attention -> what it was, what it is now, which parts were dropped."""
     left: dict[str, str] = field(default_factory=dict)
-    """Name of the attention -> why it is as it was."""
+    """Name of the attention -> why it was not replaced."""
 
     def __str__(self) -> str:
         width = max(map(len, (*self.changed, *self.left)), default=0)
@@ -32,17 +31,17 @@ class SwapReport:
         return "\n".join(lines)
 
 
-NOT_ASKED = "not asked for"
+NOT_CHOSEN = "not chosen"
 
 
 class Site(NamedTuple):
-    """An attention that can be swapped, or might be."""
+    """An attention that may be swapped."""
 
     name: str
     parent: nn.Module
     key: str
     module: nn.Module
-    """What stands at `key` in `parent` and would be replaced: the attention, or the block around it."""
+    """`parent.key`, the module to replace: the attention, or the block around it."""
 
 
 def swap(
@@ -54,54 +53,54 @@ def swap(
     keep_windows: bool = False,
     only: str | None = None,
 ) -> SwapReport:
-    r"""Give a model another attention, in place. Projections keep their weights; what the mixer has besides is new.
+    r"""Replace the attention of a model, in place. Projections keep their weights; all other parts of the mixer are new.
 
         model = timm.create_model("vit_small_patch16_224", pretrained=True, dynamic_img_size=True)
         print(swap(model))
 
-    It knows this package's own mixers; timm's `Attention` (ViT, DeiT, DINOv2 and all that is built from it) and Swin; ViT,
-    DeiT and DINOv2 of Hugging Face's transformers. All other attention is left. Make the optimizer afterwards.
+    Supported are this package's mixers; timm's `Attention` (ViT, DeiT, DINOv2 and all models built from it) and Swin; ViT,
+    DeiT and DINOv2 of Hugging Face's transformers. All other attention is left unchanged. Make the optimizer afterwards.
 
     Args:
-        model: any model that holds one of these.
+        model: any model with attention of one of these.
         mixer: a name from `MIXERS`.
-        kernel: the feature map of a mixer that has one; None for the mixer's own.
-        local: whether the mixer has the local residual; None for the mixer's own choice, which is yes for inline only.
-        keep_windows: let attention that has windows keep them. Without, it sees the whole map.
-        only: a regular expression, which the whole name of an attention must match: r"blocks\.[0-5]\.attn".
+        kernel: the feature map of a mixer that has one; None for the mixer's default.
+        local: whether the mixer has the local residual; None for the mixer's default, which is yes for inline only.
+        keep_windows: keep the windows of attention that has some. If not, it sees the whole map.
+        only: a regular expression that the whole name of an attention must match: r"blocks\.[0-5]\.attn".
 
     Returns:
-        What was changed and what was left, and why: print it. If nothing can be swapped, a ValueError tells why, and the model
-        is as it was.
+        A report of what was swapped, and what was left and why. If nothing can be swapped, a ValueError gives the reason and
+        leaves the model as it was.
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"model must be a torch.nn.Module, such as timm.create_model makes, got {model!r}")
     maker = MixerMaker(mixer, kernel=kernel, local=local, keep_windows=keep_windows)
     sites = list(_sites(model))
-    asked = _asked(sites, only)
-    report, places = SwapReport(), Places(model)
-    made: dict[nn.Module, tuple[nn.Module, str]] = {}
+    chosen = _choose(sites, only)
+    report, grids = SwapReport(), PatchGrids(model)
+    replacements: dict[nn.Module, tuple[nn.Module, str]] = {}
     for site in sites:
         try:
-            if site.name not in asked:
-                raise Hindrance(NOT_ASKED)
-            if site.module not in made:
-                made[site.module] = _replacement(site, maker, places)
-            report.changed[site.name] = made[site.module][1]
-        except Hindrance as why:
+            if site.name not in chosen:
+                raise SwapSkipped(NOT_CHOSEN)
+            if site.module not in replacements:
+                replacements[site.module] = _replacement(site, maker, grids)
+            report.changed[site.name] = replacements[site.module][1]
+        except SwapSkipped as why:
             report.left[site.name] = str(why)
     report.left |= _unknown(model, {site.name for site in sites})
-    if not made:
+    if not replacements:
         raise ValueError(f"nothing to swap in {type(model).__name__}: {_found(report)}")
     for site in sites:
         if site.name in report.changed:
-            setattr(site.parent, site.key, made[site.module][0])
-    places.hook()
+            setattr(site.parent, site.key, replacements[site.module][0])
+    grids.hook()
     return report
 
 
 def _sites(model: nn.Module) -> Iterator[Site]:
-    """All attention of the kinds that are known."""
+    """All attention of the supported kinds."""
     for parent_name, parent in model.named_modules():
         for key, module in parent.named_children():
             name = f"{parent_name}.{key}" if parent_name else key
@@ -109,53 +108,53 @@ def _sites(model: nn.Module) -> Iterator[Site]:
                 yield Site(parent_name, parent, key, module)
             elif is_swin_block(module):
                 yield Site(f"{name}.attn", parent, key, module)
-            elif isinstance(module, Mixer) or is_timms(module) or is_transformers(module):
+            elif isinstance(module, Mixer) or is_timm(module) or is_transformers(module):
                 yield Site(name, parent, key, module)
 
 
-def _asked(sites: list[Site], only: str | None) -> set[str]:
-    """Names of the attention that is to be swapped."""
+def _choose(sites: list[Site], only: str | None) -> set[str]:
+    """Names of the attention to swap."""
     names = [site.name for site in sites]
     if only is None:
         return set(names)
     try:
-        asked = {name for name in names if re.fullmatch(only, name)}
+        chosen = {name for name in names if re.fullmatch(only, name)}
     except re.error as error:
         raise ValueError(f"only={only!r} is no regular expression: {error}") from error
-    if names and not asked:
+    if names and not chosen:
         raise ValueError(f"only={only!r} matches the whole name of no attention; there are: {_few(names)}")
-    return asked
+    return chosen
 
 
-def _replacement(site: Site, maker: MixerMaker, places: Places) -> tuple[nn.Module, str]:
-    """What comes to stand there, and a few words about it; `Hindrance` if nothing can."""
+def _replacement(site: Site, maker: MixerMaker, grids: PatchGrids) -> tuple[nn.Module, str]:
+    """The new module, and a short description of the change; `SwapSkipped` if there is none."""
     old = site.module
     if isinstance(old, Mixer):
         mixer = maker.from_mixer(old)
-        if isinstance(site.parent, TimmAttention | TransformersAttention) and site.parent.place is None:
+        if isinstance(site.parent, TimmAttention | TransformersAttention) and site.parent.token_grid is None:
             _check_local(mixer)
-        return mixer, in_words(describe(old), mixer, dropped(old, mixer))
+        return mixer, describe_change(describe(old), mixer, dropped(old, mixer))
     if is_swin_block(old):
         mixer = from_swin(old, maker)
         lost = [] if getattr(mixer, "position", None) is not None else ["position table"]
-        return SwinBlock(old, mixer), in_words("softmax" + in_windows(window_of(old)), mixer, lost)
-    mixer = from_timm(old, maker) if is_timms(old) else from_transformers(old, maker)
-    place = places.of(site.name)
-    if place is None:
+        return SwinBlock(old, mixer), describe_change("softmax" + in_windows(window_of(old)), mixer, lost)
+    mixer = from_timm(old, maker) if is_timm(old) else from_transformers(old, maker)
+    grid = grids.of(site.name)
+    if grid is None:
         _check_local(mixer)
-    new = TimmAttention(mixer, place) if is_timms(old) else TransformersAttention(mixer, place, old.config)
+    new = TimmAttention(mixer, grid) if is_timm(old) else TransformersAttention(mixer, grid, old.config)
     new.training = old.training
-    return new, in_words("softmax", mixer, [])
+    return new, describe_change("softmax", mixer, [])
 
 
 def _check_local(mixer: Mixer) -> None:
-    """Raise if a mixer needs to know where the tokens lie: no one can tell it."""
+    """Raise `SwapSkipped` if a mixer needs a grid, for an attention whose grid is unknown."""
     if mixer.local_parts():
-        raise Hindrance("no patch embedding tells where its tokens lie, which a local part must know: try local=False")
+        raise SwapSkipped("the grid of its tokens is unknown, and local=True needs it: pass local=False")
 
 
 def _unknown(model: nn.Module, known: set[str]) -> dict[str, str]:
-    """What else looks like attention by the names of its classes, and why it is left. What is inside of it counts with it."""
+    """Other attention, by the names of its classes, and why it is left. Modules inside of it count with it."""
     left: dict[str, str] = {}
     for name, module in model.named_modules():
         kind = type(module).__name__
@@ -170,10 +169,10 @@ def _unknown(model: nn.Module, known: set[str]) -> dict[str, str]:
 
 
 def _found(report: SwapReport) -> str:
-    """What kept everything from being swapped, in short."""
+    """A short reason why nothing was swapped."""
     if not report.left:
-        return "it holds no attention"
-    left = {name: why for name, why in report.left.items() if why != NOT_ASKED}
+        return "it has no attention"
+    left = {name: why for name, why in report.left.items() if why != NOT_CHOSEN}
     name, why = next(iter(left.items()))
     more = len(left) - 1
     return f"{name} is left ({why})" + (f", and {more} more" if more else "")

@@ -1,6 +1,6 @@
-"""What a caller may get wrong, said in one sentence with the values in it."""
+"""Checks of arguments: a wrong value raises a ValueError of one sentence with the value in it."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from math import prod
 
 import torch
@@ -14,6 +14,29 @@ def check_name(kind: str, name: str, known: Collection[str]) -> None:
     """Raise unless `name` is one of the known names of this kind of thing."""
     if name not in known:
         raise ValueError(f"unknown {kind} {name!r}; known: {', '.join(known)}")
+
+
+def available_devices() -> list[str]:
+    """'cpu', and the name of this machine's accelerator if it has one."""
+    accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    return ["cpu", *([] if accelerator is None else [str(accelerator)])]
+
+
+def check_device(name: str) -> None:
+    """Raise unless `name` is 'auto' or one of the available devices."""
+    if name not in ("auto", *available_devices()):
+        raise ValueError(f"unknown device {name!r}; this machine has: {', '.join(available_devices())}")
+
+
+def find_device(name: str) -> torch.device:
+    """The device of that name, after a tensor was put on it; 'auto' is the accelerator, or the CPU if there is none."""
+    try:
+        device = torch.device(available_devices()[-1] if name == "auto" else name)
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError):
+        check_device(name)
+        raise
+    return device
 
 
 def check_heads(dim: int, num_heads: int) -> None:
@@ -69,3 +92,13 @@ def check_grid(grid: Grid, tokens: int, num_prefix_tokens: int = 0) -> None:
             f"grid {tuple(grid)} has {prod(grid)} tokens, and with num_prefix_tokens={num_prefix_tokens} "
             f"that is not the {tokens} of the sequence"
         )
+
+
+def check_queries(queries: Sequence[int] | Tensor, x: Tensor) -> Tensor:
+    """Indices of tokens of x, (B, M, C), as a tensor; raise unless they are whole numbers from 0 to M - 1."""
+    chosen = torch.as_tensor(queries, device=x.device)
+    if chosen.ndim != 1 or chosen.numel() == 0 or chosen.is_floating_point() or chosen.dtype is torch.bool:
+        raise ValueError(f"queries must be a list of token indices, got {queries!r}")
+    if int(chosen.min()) < 0 or int(chosen.max()) >= x.shape[1]:
+        raise ValueError(f"queries {chosen.tolist()} are not all within the {x.shape[1]} tokens of x")
+    return chosen

@@ -1,16 +1,16 @@
 """Injective attention with heads folded into one C x C matrix: no query, no key, nothing split by head on the token axis.
 
-With the identity kernel the read-out of `injective.py` is linear in x, so the projections can be multiplied into it. For a
-picture x (N, C) with values V = x W_v^T + b_v, their means x_bar and v_bar, and s the scale,
+With the identity kernel the read-out of `injective.py` is linear in x, so the projections can be multiplied into it. For an
+image x (N, C) with values V = x W_v^T + b_v, their means x_bar and v_bar, and s the scale,
 
     sum_j k_j v_j^T = W_k,h (x^T V)[:, h]                (d, d)   for each head h, its columns of x^T V: `fold_state`
-    M_h = s Cov(k, v)                                    (d, d)   what is subtracted is subtracted here, where it is smallest
+    M_h = s Cov(k, v)                                    (d, d)   means are subtracted here, from d x d sums
     A_h = W_q,h^T M_h                                    (C, d)   stacked over heads: A (C, C): `fold_read_out`
     c_h = b_q,h^T M_h + v_bar_h                          (d,)     stacked over heads: c (C,)
     out = x A + c                                        (N, C)   before the output projection
 
 docs/math.md derives it. The key's bias adds a constant to every key and so leaves a covariance unchanged: it is not needed.
-Where no one needs V itself, x^T V = (x^T x) W_v^T + x_sum b_v^T spares its making.
+Where V itself is not needed, x^T V = (x^T x) W_v^T + x_sum b_v^T saves making it.
 
 Shapes: x (B, N, C); W (C, C) as in `nn.Linear`, head h its rows h * d to h * d + d - 1; A (B, C, C), c (B, C).
 """
@@ -20,8 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .injective import InjectiveState
-from .masking import count_valid
-from .precision import wide, without_autocast
+from .sums import count_valid, to_fp32, without_autocast
 
 
 def fold_state(
@@ -35,7 +34,7 @@ def fold_state(
     b_v: Tensor | None,
     num_heads: int,
 ) -> InjectiveState:
-    """The state of keys W_k x, which are not made, and values.
+    """The state of values and of keys W_k x, without making the keys.
 
     Args:
         x: the layer's input, (B, N, C), in fp32 or better, zero where masked.
@@ -44,16 +43,16 @@ def fold_state(
         mask: (B, N), True where valid, or None.
         w_k, w_v, b_v: the projections to keys and values.
     """
-    w_k, w_v, b_v = wide(w_k), wide(w_v), None if b_v is None else wide(b_v)
+    w_k, w_v, b_v = to_fp32(w_k), to_fp32(w_v), None if b_v is None else to_fp32(b_v)
     with without_autocast(x.device):
         count = count_valid(x, mask)
         if v is None or v.dtype is x.dtype:
             v_sum = F.linear(x_sum, w_v)
             v_sum = v_sum if b_v is None else torch.addcmul(v_sum, count.unsqueeze(1), b_v)
-        else:  # values in half precision were made by rounded weights: their own sum is what they have to be centred by
+        else:  # autocast makes values from rounded weights: they are centred by their own sum
             v_sum = v.sum(1, dtype=x.dtype)
         if v is not None:
-            outer = torch.bmm(wide(v).mT, x)  # (B, C, C): sum_j v_j x_j^T
+            outer = torch.bmm(to_fp32(v).mT, x)  # (B, C, C): sum_j v_j x_j^T
         else:
             outer = torch.bmm(x.mT, x)
             outer = torch.bmm(w_v.expand_as(outer), outer)
@@ -76,9 +75,9 @@ def fold_read_out(state: InjectiveState, *, w_q: Tensor, b_q: Tensor | None, sca
         value_mean, covariance = state.moments()
         (batch, heads, head_dim, _), width = covariance.shape, w_q.shape[1]
         m = covariance.permute(1, 0, 3, 2).reshape(heads, batch * head_dim, head_dim) * scale  # (h, B d, d)
-        a = torch.bmm(m, wide(w_q).view(heads, head_dim, width))  # (h, B d, C)
+        a = torch.bmm(m, to_fp32(w_q).view(heads, head_dim, width))  # (h, B d, C)
         a = a.view(heads, batch, head_dim, width).transpose(0, 1).reshape(batch, heads * head_dim, width).mT
         if b_q is None:
             return a, value_mean.flatten(1)
-        shift = torch.bmm(m, wide(b_q).view(heads, head_dim, 1))  # (h, B d, 1)
+        shift = torch.bmm(m, to_fp32(b_q).view(heads, head_dim, 1))  # (h, B d, 1)
         return a, value_mean.flatten(1) + shift.view(heads, batch, head_dim).transpose(0, 1).flatten(1)

@@ -1,4 +1,4 @@
-"""Injective linear attention as a covariance, and the small additive state that it needs from the keys.
+"""Injective linear attention, the paper's equation 5: the formula, and the state that it needs from the keys.
 
 With k_bar and v_bar the means of phi(k) and v over the N valid tokens,
 
@@ -12,7 +12,6 @@ Shapes: q (B, heads, M, d), k (B, heads, N, d), v (B, heads, N, e), mask (B, N),
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -20,10 +19,9 @@ from torch import Tensor
 from torch import distributed as dist
 
 from .checks import check_head_split, check_mask
-from .exchange import sum_over
-from .kernels import Kernel, resolve_kernel
-from .masking import count_valid, zero_masked
-from .precision import wide, without_autocast
+from .collectives import reduce_together
+from .kernels import Kernel, identity, resolve_kernel
+from .sums import count_valid, to_fp32, without_autocast, zero_masked
 
 
 def injective_linear_attention(
@@ -45,26 +43,28 @@ def injective_linear_attention(
         v: (B, heads, N, e).
         kernel: phi, a name from `KERNELS` or any function that keeps the first three sizes of (B, heads, N, d).
         scale: s; d ** -0.5 if None, with d the size of q's heads.
-        mask: (B, N), True where a key is valid. A picture with no valid key gets zeros.
+        mask: (B, N), True where a key is valid. An image with no valid key gets zeros.
 
     Returns:
         (B, heads, M, e) in q's dtype; inside, sums are in fp32 or better.
     """
     check_head_split(q, k, v)
     check_mask(mask, k.shape[0], k.shape[2])
-    phi = resolve_kernel(kernel)
     scale = float(q.shape[-1]) ** -0.5 if scale is None else scale
     with without_autocast(q.device):
-        state = InjectiveState.from_tokens(phi(wide(k)), v, mask)
-        return state.attend(phi(wide(q)), scale=scale).to(q.dtype)
+        phi_q, phi_k = to_fp32(q), to_fp32(k)
+        if kernel is not identity and kernel != "identity":
+            phi = resolve_kernel(kernel)
+            phi_q, phi_k = phi(phi_q), phi(phi_k)
+        return InjectiveState.from_tokens(phi_k, v, mask).attend(phi_q, scale=scale).to(q.dtype)
 
 
 @dataclass(frozen=True, eq=False)
 class InjectiveState:
-    """All that queries need from the keys: four sums over tokens, in fp32 or better.
+    """The sums over tokens that queries need from keys and values, in fp32 or better.
 
-    States add. Tokens may be split in any way, over chunks of a stream, tiles of a picture or devices, and the sum of
-    the parts' states is the state of the whole:
+    States add. Tokens may be split in any way, over chunks of a stream, tiles of an image or devices, and the sum of
+    the chunks' states is the state of the whole:
 
         state = sum(InjectiveState.from_tokens(k, v) for k, v in chunks)
         out = state.attend(q)
@@ -86,7 +86,7 @@ class InjectiveState:
         """The state of these tokens: k (B, heads, N, d), v (B, heads, N, e), mask (B, N), True where valid."""
         check_head_split(k, k, v)
         check_mask(mask, k.shape[0], k.shape[2])
-        k, v = zero_masked(wide(k), mask), zero_masked(wide(v), mask)
+        k, v = zero_masked(to_fp32(k), mask), zero_masked(to_fp32(v), mask)
         with without_autocast(k.device):
             return cls(count_valid(k, mask), k.sum(2), v.sum(2), k.mT @ v)
 
@@ -111,7 +111,7 @@ class InjectiveState:
         return self if isinstance(other, int) and other == 0 else NotImplemented
 
     def attend(self, q: Tensor, *, scale: float | None = None) -> Tensor:
-        """What queries (B, heads, M, d) read: v_bar + s phi(q)^T Cov, (B, heads, M, e), in q's dtype."""
+        """The output for queries (B, heads, M, d): v_bar + s phi(q)^T Cov, (B, heads, M, e), in q's dtype."""
         if q.ndim != 4 or q.shape[:2] != self.key_sum.shape[:2] or q.shape[3] != self.key_sum.shape[2]:
             raise ValueError(
                 f"q {tuple(q.shape)} does not fit a state of (batch, heads, head_dim) = {tuple(self.key_sum.shape)}; "
@@ -133,16 +133,8 @@ class InjectiveState:
 
     def all_reduce(self, group: dist.ProcessGroup | None = None) -> InjectiveState:
         """The sum of the states of all processes of a group, in one small message. Gradients flow back to all of them."""
-        return InjectiveState(*reduce_together(self.parts(), group))
+        return InjectiveState(*reduce_together(self.tensors(), group))
 
-    def parts(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    def tensors(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """The four sums."""
         return self.count, self.key_sum, self.value_sum, self.outer_sum
-
-
-def reduce_together(parts: Sequence[Tensor], group: dist.ProcessGroup | None) -> list[Tensor]:
-    """Each tensor summed over the processes of a group, all of them in one message."""
-    if not (dist.is_available() and dist.is_initialized()):
-        raise RuntimeError("all_reduce needs a process group: call torch.distributed.init_process_group first")
-    summed = sum_over(torch.cat([part.flatten() for part in parts]), group)
-    return [s.view_as(part) for s, part in zip(summed.split([part.numel() for part in parts]), parts, strict=True)]

@@ -1,7 +1,4 @@
-"""The feature maps phi of linear attention, as the paper names them.
-
-Shapes: x is (B, heads, N, d); every map keeps it.
-"""
+"""Feature maps phi, as the paper names them: (B, heads, N, d) -> the same shape."""
 
 from collections.abc import Callable
 
@@ -19,7 +16,7 @@ def identity(x: Tensor) -> Tensor:
 
 
 def relu(x: Tensor) -> Tensor:
-    """phi(x) = max(x, 0). Not injective: what is negative is forgotten."""
+    """phi(x) = max(x, 0). Not injective: all negative numbers become 0."""
     return torch.relu(x)
 
 
@@ -54,7 +51,7 @@ KERNELS: dict[str, Callable[..., Tensor]] = {
 
 
 def resolve_kernel(kernel: str | Kernel) -> Kernel:
-    """The function that a name stands for; a callable stands for itself."""
+    """The kernel of this name; a callable is returned unchanged."""
     if callable(kernel):
         return kernel
     if not isinstance(kernel, str):

@@ -5,7 +5,7 @@ Shapes: q (B, heads, M, d), k (B, heads, N, d), v (B, heads, N, e), mask (B, N),
 
 from torch import Tensor
 
-from .masking import count_valid, zero_masked
+from .sums import count_valid, zero_masked
 
 
 def linear_attention(q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None = None, eps: float = 1e-6) -> Tensor:

@@ -2,7 +2,7 @@
 
 Shapes: q (B, heads, M, d), k (B, heads, N, d), mask (B, N), True where a key is valid; weights (B, heads, M, N).
 Feature maps are applied by the caller: where a formula says phi(q), q here is already mapped.
-Every function costs M x N memory. Chosen rows are had by passing chosen queries.
+Every function costs M x N memory. Pass chosen queries to get chosen rows.
 """
 
 from math import pi
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from .checks import Grid
-from .masking import count_valid, zero_masked
+from .sums import count_valid, zero_masked
 
 
 def softmax_weights(
@@ -69,23 +69,25 @@ def hydra_weights(q: Tensor, k: Tensor, *, mask: Tensor | None = None) -> Tensor
 
 
 def local_weights(kernels: Tensor, grid: Grid, queries: Tensor) -> Tensor:
-    """The dense rows of a depthwise convolution: what each query takes from each place of the grid.
+    """The dense rows of a depthwise convolution: how much each query takes from each position of the grid.
 
     Args:
         kernels: (B, C, *kernel_size).
         grid: as many sides as the kernels have.
-        queries: (M,), places on the flattened grid.
+        queries: (M,), indices on the flattened grid.
 
     Returns:
         (B, C, M, N): the kernel of the channel, laid around the query, and zero elsewhere.
     """
     kernel_size = kernels.shape[2:]
     sides = [torch.arange(side, device=kernels.device) for side in grid]
-    places = torch.stack(torch.meshgrid(*sides, indexing="ij"), -1).flatten(0, -2)  # (N, sides)
-    number = torch.zeros(len(queries), len(places), dtype=torch.long, device=kernels.device)  # which tap lies on which place
+    positions = torch.stack(torch.meshgrid(*sides, indexing="ij"), -1).flatten(0, -2)  # (N, sides)
+    number = torch.zeros(
+        len(queries), len(positions), dtype=torch.long, device=kernels.device
+    )  # which tap lies on which position
     inside = torch.ones_like(number, dtype=torch.bool)
     for side, size in enumerate(kernel_size):
-        tap = places[:, side] - places[queries, side].unsqueeze(1) + (size - 1) // 2  # (M, N)
+        tap = positions[:, side] - positions[queries, side].unsqueeze(1) + (size - 1) // 2  # (M, N)
         inside &= (tap >= 0) & (tap < size)
         number = number * size + tap
     return kernels.flatten(2)[:, :, number.masked_fill(~inside, 0)].masked_fill(~inside, 0)

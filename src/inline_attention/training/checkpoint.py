@@ -1,7 +1,7 @@
-"""Checkpoints that are whole or not there: written under another name, brought to the disk, renamed.
+"""Checkpoints that are complete or absent: written under a temporary name, synced to the disk, renamed.
 
-A checkpoint is a folder `step-00000120` with `model.safetensors`, what is needed to go on, and `state.json`, which also holds
-the size and the hash of every other file.
+A checkpoint is a folder `step-00000120` with `model.safetensors`, what is needed to resume, and `state.json`, which also
+holds the size and the hash of every other file.
 """
 
 import json
@@ -17,32 +17,32 @@ from typing import Any
 from safetensors.torch import load, save
 from torch import Tensor
 
-from ..plain.wording import first_line
+from ..lite.decode import first_line
 
 KEPT = 2
-"""Checkpoints to go on from: the last, and the one before it."""
+"""Checkpoints that are kept: the last, and the one before it."""
 STATE = "state.json"
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """One that was found whole."""
+    """A complete checkpoint."""
 
     path: Path
     state: dict[str, Any]
 
     @property
     def step(self) -> int:
-        """Steps that were done."""
+        """Number of steps done."""
         return int(self.state["step"])
 
     def tensors(self, name: str) -> dict[str, Tensor]:
-        """What a file holds: 'model', 'ema' or 'optimizer'."""
+        """Tensors of a file: 'model', 'ema' or 'optimizer'."""
         return load((self.path / f"{name}.safetensors").read_bytes())
 
 
-def write_whole(path: Path, data: bytes) -> None:
-    """Write a file so that it is there whole or as it was, even if the machine stops in between."""
+def write_atomically(path: Path, data: bytes) -> None:
+    """Write a file so that it is either new or unchanged, even if the machine stops in between."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         _write(temporary, data)
@@ -61,7 +61,7 @@ def _write(path: Path, data: bytes) -> None:
 
 
 def _sync(folder: Path) -> None:
-    """Bring a folder's entries to the disk, where the system can."""
+    """Sync a folder's entries to the disk, where the system can."""
     if os.name != "posix":
         return
     handle = os.open(folder, os.O_RDONLY)
@@ -71,18 +71,18 @@ def _sync(folder: Path) -> None:
         os.close(handle)
 
 
-def to_bytes(tensors: Mapping[str, Tensor], facts: Mapping[str, Any] | None = None) -> bytes:
-    """A safetensors file. What it says of itself is one entry, `inline`, in JSON: several come in any order."""
-    metadata = None if facts is None else {"inline": json.dumps(facts, sort_keys=True)}
-    return save({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, metadata)
+def to_bytes(tensors: Mapping[str, Tensor], metadata: Mapping[str, Any] | None = None) -> bytes:
+    """A safetensors file. All metadata is JSON in one entry, `inline`: safetensors writes several entries in any order."""
+    entries = None if metadata is None else {"inline": json.dumps(metadata, sort_keys=True)}
+    return save({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, entries)
 
 
 def save_checkpoint(folder: Path, state: dict[str, Any], parts: Mapping[str, bytes]) -> Path:
-    """Write a checkpoint; only when it is safe, take away those that it makes superfluous.
+    """Write a checkpoint; only when it is on the disk, remove those before the last two.
 
     Args:
         folder: where checkpoints are.
-        state: what is not tensors; 'step' is the number of steps done.
+        state: all that is not tensors; 'step' is the number of steps done.
         parts: the files' contents, by 'model', 'ema', 'optimizer'.
     """
     folder.mkdir(exist_ok=True)
@@ -117,14 +117,14 @@ def _hash(data: bytes) -> str:
     return blake2b(data, digest_size=16).hexdigest()
 
 
-def last_checkpoint(folder: Path, say: Callable[[str], None]) -> Checkpoint | None:
-    """The newest that is whole. Broken ones are told of."""
+def last_checkpoint(folder: Path, message: Callable[[str], None]) -> Checkpoint | None:
+    """The newest complete checkpoint. Broken ones are renamed, with a message to `message`."""
     for path in sorted(folder.glob("step-*"), reverse=True):
         try:
             return _read(path)
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            say(f"{path} is broken ({first_line(error)}); looking for the one before it")
-            with suppress(OSError):  # out of the way of those that are good
+            message(f"{path} is broken ({first_line(error)}); looking for the one before it")
+            with suppress(OSError):  # else the next one of this step would replace it, and it could not be inspected
                 path.rename(path.with_name(f"broken-{path.name}"))
     return None
 

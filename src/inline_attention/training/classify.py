@@ -1,4 +1,4 @@
-"""Classification as a task: one class for a picture."""
+"""Classification as a task: one class for an image."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,15 +14,15 @@ from torchmetrics import MeanMetric, MetricCollection
 from torchmetrics.classification import MulticlassAccuracy, MulticlassConfusionMatrix
 from typing_extensions import override
 
-from .create import creation, make_model
-from .loader import Batch, Show
-from .recipe import AugmentPart
-from .source import Source, open_source
+from ..data.config import AugmentConfig
+from ..data.loader import Batch, Transform
+from ..data.sources import Source, open_source
+from ..data.transforms import ImageTransform, evaluation_transform, training_transform
+from .model_factory import make_model, model_spec
 from .task import Meter, Task
-from .view import View, evaluation_view, training_view
 
-LARGEST_CONFUSION = 2000
-"""Classes up to which the whole confusion matrix is kept."""
+MOST_CONFUSION_CLASSES = 2000
+"""Classes up to which the confusion matrix is recorded."""
 
 
 class Classify(Task):
@@ -35,17 +35,17 @@ class Classify(Task):
         return open_source(self.recipe.data)
 
     @override
-    def creation(self, classes: int) -> tuple[str, dict[str, Any]]:
-        return creation(self.recipe, classes)
+    def model_spec(self, classes: int) -> tuple[str, dict[str, Any]]:
+        return model_spec(self.recipe, classes)
 
     @override
-    def make(self, name: str, arguments: dict[str, Any], classes: int) -> nn.Module:
+    def make_model(self, name: str, arguments: dict[str, Any], classes: int) -> nn.Module:
         return make_model(name, arguments)
 
     @override
-    def show(self, *, training: bool) -> Show:
+    def transform(self, *, training: bool) -> Transform:
         data, augment = self.recipe.data, self.recipe.augment
-        return Labelled(training_view(data, augment) if training else evaluation_view(data))
+        return ClassificationTransform(training_transform(data, augment) if training else evaluation_transform(data))
 
     @override
     def loss(self, model: nn.Module, batch: Batch, classes: int) -> Tensor:
@@ -61,18 +61,18 @@ class Classify(Task):
 
 
 @dataclass(frozen=True)
-class Labelled:
-    """Shows a picture, and leaves its class as it is."""
+class ClassificationTransform:
+    """Transforms the image, and leaves its class as it is."""
 
-    view: View
+    transform: ImageTransform
 
-    def __call__(self, picture: Image.Image, label: int) -> tuple[Tensor, Tensor]:
+    def __call__(self, image: Image.Image, label: int) -> tuple[Tensor, Tensor]:
         """(pixels (C, H, W), class)."""
-        return self.view(picture), torch.tensor(label)
+        return self.transform(image), torch.tensor(label)
 
 
 class ClassMeter(Meter):
-    """Top-1, top-5, loss, by class, and what is taken for what. Shares are in percent."""
+    """Top-1, top-5, loss, accuracy by class, and the confusion matrix. Shares are in percent."""
 
     def __init__(self, classes: int, accelerator: Accelerator) -> None:
         self.classes, self.accelerator = classes, accelerator
@@ -85,13 +85,13 @@ class ClassMeter(Meter):
             },
             compute_groups=False,
         ).to(device)
-        self.confusion = MulticlassConfusionMatrix(min(classes, LARGEST_CONFUSION)).to(device)
+        self.confusion = MulticlassConfusionMatrix(min(classes, MOST_CONFUSION_CLASSES)).to(device)
         self.loss = MeanMetric().to(device)
         self.support = torch.zeros(classes, dtype=torch.long, device=device)
         self.by_class = torch.empty(0)
 
     @override
-    def observe(self, model: nn.Module, batch: Batch) -> None:
+    def update(self, model: nn.Module, batch: Batch) -> None:
         logits = model(batch.pixels).float()[batch.valid]
         labels = batch.targets[batch.valid]
         if not len(labels):
@@ -99,22 +99,22 @@ class ClassMeter(Meter):
         self.metrics.update(logits, labels)
         self.support += labels.bincount(minlength=self.classes)
         self.loss.update(F.cross_entropy(logits, labels, reduction="none"))
-        if self.classes <= LARGEST_CONFUSION:
+        if self.classes <= MOST_CONFUSION_CLASSES:
             self.confusion.update(logits.argmax(1), labels)
 
     @override
-    def numbers(self) -> dict[str, float | None]:
+    def compute(self) -> dict[str, float | None]:
         found = self.metrics.compute()
         self.by_class = found["by_class"]
         return {"top1": 100 * float(found["top1"]), "top5": 100 * float(found["top5"]), "loss": float(self.loss.compute())}
 
     @override
     def details(self) -> dict[str, Any]:
-        """By class, and by true class (row) and what the model says (column); no such matrix beyond 2,000 classes.
+        """`per_class`: accuracy of each class, None for one without images.
 
-        `per_class` is the share of each class that was recognised, None for one without pictures.
+        `confusion`: counts by true class (row) and predicted class (column); empty beyond 2,000 classes.
         """
-        matrix = self.confusion.compute() if self.classes <= LARGEST_CONFUSION else None
+        matrix = self.confusion.compute() if self.classes <= MOST_CONFUSION_CLASSES else None
         empty = self.accelerator.reduce(self.support, reduction="sum") == 0
         shares = zip(self.by_class, empty, strict=True)
         return {
@@ -123,7 +123,7 @@ class ClassMeter(Meter):
         }
 
 
-def mixing(augment: AugmentPart, classes: int) -> Mixup:
+def mixing(augment: AugmentConfig, classes: int) -> Mixup:
     """timm's mixup and cutmix, which also smooth the labels."""
     return Mixup(
         mixup_alpha=augment.mixup,

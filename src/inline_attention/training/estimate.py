@@ -1,4 +1,4 @@
-"""What a run will take, before it is begun: parameters, memory and time, from a few steps on the first pictures."""
+"""Estimates before a run: parameters, memory and time, from a few steps on the first images."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -9,24 +9,25 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
-from . import build
-from .loader import training_batches
-from .plan import make_plan
+from ..data.loader import training_batches
+from ..data.sources import Source
+from .model_factory import build_model
+from .schedule import build_optimizer, make_plan
 from .task import Task
 
 HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
-TRIED = 8
-"""Pictures that are tried at once, at most; memory and time grow in proportion."""
+TRIAL_BATCH = 8
+"""Images of a timed step, at most; memory and time grow in proportion."""
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """Of one process. Activations are counted as the tensors that the backward pass keeps."""
+    """Of one process. Activations are the tensors that are saved for the backward pass."""
 
     classes: int
     parameters: int
     trained: int
-    pictures: int
+    images: int
     steps: int
     steps_per_epoch: int
     batch: int
@@ -39,29 +40,33 @@ class Estimate:
     device: str
 
 
-def estimate(task: Task, processes: int, device: torch.device) -> Estimate:
-    """Build the model and time a step of it on the first pictures. Reading pictures and evaluation are not in the time."""
-    recipe, source = task.recipe, task.open()
-    model, _ = build.build_model(task, source.classes)
+def estimate(task: Task, processes: int, device: torch.device, source: Source | None = None) -> Estimate:
+    """Build the model and time a step of it on the first images. Reading images and evaluation are not in the time.
+
+    Args:
+        source: the recipe's images, if they are open already.
+    """
+    recipe, source = task.recipe, task.open() if source is None else source
+    model, _ = build_model(task, source.classes)
     plan = make_plan(recipe, len(source.train), processes)
     model = model.to(device).train()
-    tried = min(TRIED, plan.micro_batch)
-    few = replace(plan, batch=tried, micro_batch=tried, processes=1, accumulation=1)
-    how: dict[str, Any] = {"seed": recipe.run.seed, "rank": 0, "start": 0, "channels": recipe.data.channels, "workers": 0}
-    batch = next(iter(training_batches(source.train, task.show(training=True), few, **how)))
+    tried = min(TRIAL_BATCH, plan.micro_batch)
+    small = replace(plan, batch=tried, micro_batch=tried, processes=1, accumulation=1)
+    options: dict[str, Any] = {"seed": recipe.run.seed, "rank": 0, "start": 0, "channels": recipe.data.channels, "workers": 0}
+    batch = next(iter(training_batches(source.train, task.transform(training=True), small, **options)))
     if batch.bad and not recipe.data.skip_bad:
-        raise ValueError(f"{batch.bad[0]} (--skip-bad goes on without such pictures)")
+        raise ValueError(f"{batch.bad[0]} (data.skip_bad leaves such images out)")
 
     def loss() -> Tensor:
         return task.loss(model, batch.to(device), len(source.classes))
 
     half = torch.autocast(device.type, HALF.get(recipe.run.precision), enabled=recipe.run.precision in HALF)
     with half:
-        kept = kept_bytes(model, loss)
-        per_picture = min(_step_seconds(model, loss) for _ in range(3)) / tried
+        activations = activation_bytes(model, loss)
+        per_image = min(_step_seconds(model, loss) for _ in range(3)) / tried
     parameters = sum(parameter.numel() for parameter in model.parameters())
     trained = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
-    optimizer = build.build_optimizer(model, recipe, plan)
+    optimizer = build_optimizer(model, recipe, plan)
     optimizer.step()
     moments = sum(v.nbytes for state in optimizer.state.values() for v in state.values() if isinstance(v, Tensor) and v.ndim)
     copies = parameters + trained + (parameters if plan.ema_decay else 0)
@@ -69,7 +74,7 @@ def estimate(task: Task, processes: int, device: torch.device) -> Estimate:
         classes=len(source.classes),
         parameters=parameters,
         trained=trained,
-        pictures=plan.pictures,
+        images=plan.images,
         steps=plan.steps,
         steps_per_epoch=plan.steps_per_epoch,
         batch=plan.batch,
@@ -77,26 +82,26 @@ def estimate(task: Task, processes: int, device: torch.device) -> Estimate:
         accumulation=plan.accumulation,
         lr=plan.lr,
         state_bytes=4 * copies + moments,
-        activation_bytes=kept * plan.micro_batch // tried,
-        seconds=per_picture * plan.micro_batch * plan.accumulation * plan.steps,
+        activation_bytes=activations * plan.micro_batch // tried,
+        seconds=per_image * plan.micro_batch * plan.accumulation * plan.steps,
         device=str(device),
     )
 
 
-def kept_bytes(model: nn.Module, loss: Callable[[], Tensor]) -> int:
-    """Bytes of the tensors that the backward pass keeps, each counted once, weights not."""
+def activation_bytes(model: nn.Module, loss: Callable[[], Tensor]) -> int:
+    """Bytes of the tensors that are saved for the backward pass, each counted once, without the weights."""
     own = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
-    kept: dict[int, int] = {}
+    saved: dict[int, int] = {}
 
     def pack(tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()
         if storage.data_ptr() not in own:
-            kept[storage.data_ptr()] = storage.nbytes()
+            saved[storage.data_ptr()] = storage.nbytes()
         return tensor
 
     with saved_tensors_hooks(pack, lambda tensor: tensor):
         loss().backward()
-    return sum(kept.values())
+    return sum(saved.values())
 
 
 def _step_seconds(model: nn.Module, loss: Callable[[], Tensor]) -> float:

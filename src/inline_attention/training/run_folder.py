@@ -1,28 +1,44 @@
-"""The folder of a run: recipe, environment, metrics as JSON lines and CSV, weights, checkpoints, pictures."""
+"""The folder of a run: recipe, environment, metrics as JSON lines and CSV, best weights, checkpoints; and who writes them."""
 
 import csv
 import io
 import json
 import platform
 from collections.abc import Mapping
-from dataclasses import dataclass
-from importlib.metadata import version
+from dataclasses import asdict, dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any
 
-from . import checkpoint, recipe
-from .recipe import Recipe
+from accelerate import Accelerator
+from torch import nn
+
+from ..lite.transform import TRANSFORM_FIELDS
+from ..lite.versions import versions
+from .checkpoint import save_checkpoint, to_bytes, write_atomically
+from .config import RUNS, Recipe
+from .distributed import gather, gather_optimizer
+from .recipe import parse, to_toml
+from .task import Task
+
+RENAMED_KEYS = {"pictures": "images", "pictures_per_second": "images_per_second"}
+"""Keys of JSON files that the first version wrote, and what they are called now."""
+
+
+def upgrade_names(record: Mapping[str, Any]) -> dict[str, Any]:
+    """A JSON object with the keys of this version, whichever version wrote it."""
+    return {RENAMED_KEYS.get(name, name): value for name, value in record.items()}
 
 
 @dataclass(frozen=True)
 class RunFolder:
-    """Names of what is in it, and how it is written: whole or not at all."""
+    """Paths of what is in the folder, and how it is written: each file whole or not at all."""
 
     path: Path
 
     @property
     def checkpoints(self) -> Path:
-        """What the run goes on from."""
+        """Where checkpoints are."""
         return self.path / "checkpoints"
 
     @property
@@ -30,10 +46,10 @@ class RunFolder:
         """The weights that scored best."""
         return self.path / "best.safetensors"
 
-    def begin(self, used: Recipe, environment: Mapping[str, Any]) -> None:
+    def begin(self, recipe: Recipe, environment: Mapping[str, Any]) -> None:
         """Write what the run is."""
         self.path.mkdir(parents=True, exist_ok=True)
-        self.write("recipe.toml", recipe.to_toml(used))
+        self.write("recipe.toml", to_toml(recipe))
         self.write("environment.json", json.dumps(environment, indent=1) + "\n")
 
     def recipe(self) -> Recipe:
@@ -41,11 +57,11 @@ class RunFolder:
         path = self.path / "recipe.toml"
         if not path.is_file():
             raise ValueError(f"{self.path} is not the folder of a run: it has no recipe.toml")
-        return recipe.parse(path.read_text(), str(path))
+        return parse(path.read_text(), str(path), written_by_run=True)
 
     def write(self, name: str, text: str) -> None:
-        """A file of text."""
-        checkpoint.write_whole(self.path / name, text.encode())
+        """A text file."""
+        write_atomically(self.path / name, text.encode())
 
     def append(self, row: Mapping[str, Any]) -> None:
         """One more line of metrics."""
@@ -53,19 +69,27 @@ class RunFolder:
             file.write(json.dumps(row) + "\n")
 
     def rows(self) -> list[dict[str, Any]]:
-        """All lines of metrics; one that was cut off in writing is not there."""
+        """All lines of metrics, without one that was cut off in writing."""
         path = self.path / "metrics.jsonl"
         lines = path.read_text().splitlines() if path.is_file() else []
-        found = []
+        rows = []
         for line in lines:
             try:
-                found.append(json.loads(line))
+                rows.append(upgrade_names(json.loads(line)))
             except ValueError:
                 break
-        return found
+        return rows
+
+    def record(self, name: str) -> dict[str, Any]:
+        """A JSON file of the run, such as 'result', with the keys of this version; empty if it is not there."""
+        path = self.path / f"{name}.json"
+        try:
+            return upgrade_names(json.loads(path.read_text())) if path.is_file() else {}
+        except ValueError as error:
+            raise ValueError(f"{path} cannot be read as JSON, perhaps it is truncated: {error}") from error
 
     def rewind(self, step: int) -> None:
-        """Forget the metrics of steps that will be done again."""
+        """Remove the metrics of steps that will be done again."""
         for left in self.path.glob(".*.tmp"):  # of a process that was killed while writing
             left.unlink(missing_ok=True)
         kept = [row for row in self.rows() if row["step"] <= step]
@@ -83,14 +107,80 @@ class RunFolder:
         self.write("metrics.csv", text.getvalue())
 
 
+def new_run_folder(recipe: Recipe) -> Path:
+    """A folder under runs/ that holds no run yet, named after the images and the model."""
+    name = f"{Path(recipe.data.source).name or 'data'}-{recipe.model.name}"
+    folders = (RUNS / (name if number == 1 else f"{name}-{number}") for number in count(1))
+    return next(folder for folder in folders if not (folder / "recipe.toml").exists())
+
+
 def environment(device: str, processes: int) -> dict[str, Any]:
     """Versions and machine."""
-    packages = ("inline-attention", "torch", "timm", "accelerate", "numpy", "pillow")
     return {
-        **{name: version(name) for name in packages},
+        **versions("inline-attention", "torch", "timm", "accelerate", "numpy", "pillow"),
         "python": platform.python_version(),
         "system": platform.platform(),
         "processor": platform.processor() or platform.machine(),
         "device": device,
         "processes": processes,
     }
+
+
+@dataclass(frozen=True)
+class RunWriter:
+    """Writes metrics, checkpoints and the best weights during a run.
+
+    Every process calls it, as gathering takes all of them; the main process writes.
+    """
+
+    folder: RunFolder
+    task: Task
+    classes: tuple[str, ...]
+    data: Mapping[str, Any]
+    """Fingerprint of the images, which a resumed run compares."""
+    accelerator: Accelerator
+
+    def log(self, row: dict[str, Any]) -> None:
+        """Write a line of metrics, also for TensorBoard."""
+        if self.accelerator.is_main_process:
+            self.folder.append(row)
+            if row["kind"] == "evaluation":
+                self.folder.write_table()
+        numbers = {f"{row['kind']}/{name}": value for name, value in row.items() if isinstance(value, float)}
+        self.accelerator.log(numbers, step=row["step"])
+
+    def save(self, model: nn.Module, optimizer: Any, average: nn.Module | None, progress: Any) -> None:
+        """Write a checkpoint."""
+        weights, moments = gather(model), gather_optimizer(model, optimizer)
+        if self.accelerator.is_main_process:
+            state = {
+                "step": progress.step,
+                "progress": asdict(progress),
+                "optimizer": {"plain": moments.plain, "groups": moments.groups},
+                "scaler": None if self.accelerator.scaler is None else self.accelerator.scaler.state_dict(),
+                "data": self.data,
+            }
+            parts = {"model": to_bytes(weights, self.metadata()), "optimizer": to_bytes(moments.tensors)}
+            if average is not None:
+                parts["ema"] = to_bytes(average.state_dict(), self.metadata())
+            save_checkpoint(self.folder.checkpoints, state, parts)
+        self.accelerator.wait_for_everyone()
+
+    def save_best(self, model: nn.Module, score: dict[str, Any]) -> None:
+        """Write the weights that scored best, with their score as metadata."""
+        weights = gather(model)
+        if self.accelerator.is_main_process:
+            write_atomically(self.folder.best, to_bytes(weights, {**self.metadata(), **score}))
+
+    def metadata(self) -> dict[str, Any]:
+        """Metadata of a file of weights: all that is needed to use it without the run."""
+        recipe = self.task.recipe
+        name, arguments = self.task.model_spec(len(self.classes))
+        data = {key: getattr(recipe.data, key) for key in TRANSFORM_FIELDS}
+        task = {} if recipe.task.name == "classify" else {"task": asdict(recipe.task)}
+        return {"model": name, "arguments": arguments, "classes": self.classes, "data": data, **task}
+
+    def last_good(self) -> str:
+        """Where the newest checkpoint is, for a message."""
+        found = sorted(self.folder.checkpoints.glob("step-*"))
+        return f"the last good checkpoint is {found[-1]}" if found else "there is no checkpoint before it"

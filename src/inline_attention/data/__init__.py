@@ -1,0 +1,1 @@
+"""L2: images and their labels: folders and other sources, COCO, label maps, transforms, loading."""

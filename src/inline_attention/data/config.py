@@ -1,0 +1,72 @@
+"""Which images a run reads, and how they are transformed: two sections of a recipe."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    """Which images, and how they become the model's input."""
+
+    source: str = "digits"
+    """A folder or tar of class folders, wds/..., hfds/..., torch/..., digits, fashion-mnist; other tasks: docs/dense.md."""
+    root: str | None = None
+    """Folder of a wds/, hfds/ or torch/ source."""
+    train: str = "train"
+    """Name of the training split of a source that has named splits."""
+    val: str = "validation"
+    """Name of the validation split of a source that has named splits; to detect and segment also 'train'."""
+    val_share: float = 0.2
+    """Share (of each class) used for validation where a source has no validation split."""
+    limit: int = 0
+    """To detect and segment: only the first so many images of each split, for a quick try; 0: all."""
+    size: tuple[int, int] = (32, 32)
+    """Height and width that images are resized to; to segment, of the crop, whose shorter side images are scaled to."""
+    channels: Literal[1, 3] = 3
+    """3 for colour, 1 for grey."""
+    crop_mode: Literal["squash", "center"] = "squash"
+    """Evaluation: 'squash' resizes both sides as the paper does, 'center' the shorter one as timm usually does."""
+    crop: float = 0.875
+    """Evaluation: the share of the resized side that the centre crop keeps."""
+    interpolation: Literal["bicubic", "bilinear", "nearest"] = "bicubic"
+    """How images are resized."""
+    mean: tuple[float, float, float] = (0.485, 0.456, 0.406)
+    """Subtracted from red, green and blue in 0..1; a grey image takes the mean of the three."""
+    std: tuple[float, float, float] = (0.229, 0.224, 0.225)
+    """Divides them after that."""
+    workers: int | None = None
+    """Processes that read images, for each training process; unset: by the cores there are."""
+    skip_bad: bool = False
+    """Go on without images that cannot be read, and list them at the end, instead of stopping."""
+
+
+@dataclass(frozen=True)
+class AugmentConfig:
+    """Random augmentation of training images."""
+
+    scale: tuple[float, float] = (0.08, 1.0)
+    """Share of the image's area that a random crop covers."""
+    ratio: tuple[float, float] = (0.75, 1.3333)
+    """Width over height of a random crop."""
+    resize: tuple[float, float] = (0.5, 2.0)
+    """Segmentation: factors between which images are scaled before they are cropped, in place of `scale` and `ratio`."""
+    hflip: float = 0.5
+    """Probability of a horizontal flip."""
+    vflip: float = 0.0
+    """Probability of a vertical flip."""
+    color_jitter: float = 0.0
+    """Strength of random brightness, contrast and saturation (and hue, to detect and segment); RandAugment takes its place."""
+    auto: str = ""
+    """Policy of timm's auto-augment, such as rand-m9-mstd0.5-inc1."""
+    erase: float = 0.0
+    """Probability of erasing a rectangle with noise."""
+    mixup: float = 0.0
+    """Alpha of mixup; 0: none."""
+    cutmix: float = 0.0
+    """Alpha of cutmix; 0: none."""
+    mix_prob: float = 1.0
+    """Probability of mixing a batch at all."""
+    mix_switch: float = 0.5
+    """Probability of cutmix where both are on."""
+    smoothing: float = 0.0
+    """Label smoothing."""

@@ -1,0 +1,201 @@
+"""Datasets: images by index, each with its label."""
+
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import numpy as np
+from PIL import Image
+from typing_extensions import override
+
+from ..lite.decode import BadImageError, decode, decode_file, first_line
+
+
+class ImageDataset(Protocol):
+    """Images with labels, in a fixed order."""
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """Number of images."""
+
+    @abstractmethod
+    def name(self, index: int) -> str:
+        """Name of the image for messages, such as its path."""
+
+    @abstractmethod
+    def load(self, index: int, channels: int) -> tuple[Image.Image, Any]:
+        """Image and label: for classification, the number of its class."""
+
+    def labels(self) -> Sequence[int] | None:
+        """Classes of all images, if known without reading them."""
+        return None
+
+    def files(self) -> Sequence[str] | None:
+        """Names of all files without their folders, if known without reading them."""
+        return None
+
+    def digest(self) -> str:
+        """A hash of the annotations, where they are in a file of their own."""
+        return ""
+
+
+@dataclass(frozen=True)
+class ReaderDataset(ImageDataset):
+    """Images of one of timm's readers."""
+
+    reader: Any
+    classes: Sequence[int] | None = None
+
+    def __len__(self) -> int:
+        return len(self.reader)
+
+    @override
+    def name(self, index: int) -> str:
+        return str(self.reader.filename(index, absolute=True) or f"image {index}")
+
+    @override
+    def load(self, index: int, channels: int) -> tuple[Image.Image, int]:
+        try:
+            opened, label = self.reader[index][:2]
+        except OSError as error:
+            raise BadImageError(f"{self.name(index)} cannot be read: {error.strerror or first_line(error)}") from error
+        return decode(opened, self.name(index), channels), int(label)
+
+    @override
+    def labels(self) -> Sequence[int] | None:
+        return self.classes
+
+    @override
+    def files(self) -> Sequence[str] | None:
+        count = range(len(self) if self.classes is not None else 0)
+        return [Path(self.reader.filename(index, absolute=True)).name for index in count] or None
+
+
+@dataclass(frozen=True)
+class FileDataset(ImageDataset):
+    """Files without labels: all have class 0."""
+
+    paths: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    @override
+    def name(self, index: int) -> str:
+        return self.paths[index]
+
+    @override
+    def load(self, index: int, channels: int) -> tuple[Image.Image, int]:
+        return decode_file(self.paths[index], channels), 0
+
+    @override
+    def labels(self) -> Sequence[int] | None:
+        return [0] * len(self.paths)
+
+    @override
+    def files(self) -> Sequence[str] | None:
+        return [Path(path).name for path in self.paths]
+
+
+@dataclass(frozen=True)
+class ArrayDataset(ImageDataset):
+    """Images in memory, (N, H, W) of uint8."""
+
+    pixels: np.ndarray[Any, Any]
+    classes: Sequence[int]
+    title: str
+
+    def __len__(self) -> int:
+        return len(self.pixels)
+
+    @override
+    def name(self, index: int) -> str:
+        return f"{self.title} {index}"
+
+    @override
+    def load(self, index: int, channels: int) -> tuple[Image.Image, int]:
+        return decode(Image.fromarray(self.pixels[index]), self.name(index), channels), int(self.classes[index])
+
+    @override
+    def labels(self) -> Sequence[int]:
+        return self.classes
+
+
+@dataclass(frozen=True)
+class WrappedDataset(ImageDataset):
+    """A torchvision dataset, whose items are (image, class)."""
+
+    dataset: Any
+    title: str
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    @override
+    def name(self, index: int) -> str:
+        return f"{self.title} {index}"
+
+    @override
+    def load(self, index: int, channels: int) -> tuple[Image.Image, int]:
+        try:
+            image, label = self.dataset[index]
+        except (OSError, SyntaxError) as error:
+            raise BadImageError(f"{self.name(index)} cannot be read: {error}") from error
+        return decode(image, self.name(index), channels), int(label)
+
+    @override
+    def labels(self) -> Sequence[int] | None:
+        targets = getattr(self.dataset, "targets", None)
+        return None if targets is None else [int(target) for target in targets]
+
+
+@dataclass(frozen=True)
+class Subset(ImageDataset):
+    """Some images of a dataset."""
+
+    whole: ImageDataset
+    indices: Sequence[int]
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    @override
+    def name(self, index: int) -> str:
+        return self.whole.name(self.indices[index])
+
+    @override
+    def load(self, index: int, channels: int) -> tuple[Image.Image, Any]:
+        return self.whole.load(self.indices[index], channels)
+
+    @override
+    def labels(self) -> Sequence[int] | None:
+        labels = self.whole.labels()
+        return None if labels is None else [labels[index] for index in self.indices]
+
+    @override
+    def files(self) -> Sequence[str] | None:
+        files = self.whole.files()
+        return None if files is None else [files[index] for index in self.indices]
+
+
+@dataclass(frozen=True)
+class StreamingDataset:
+    """Images that can only be read one after the other: one of timm's iterable datasets.
+
+    `open(seed)` returns the dataset, which splits itself over processes and workers.
+    """
+
+    open: Callable[[int], Any]
+    length: int
+
+    def __len__(self) -> int:
+        return self.length
+
+
+Split = Literal["train", "val"]
+
+
+class NoSplitError(ValueError):
+    """A folder does not have the wanted split."""

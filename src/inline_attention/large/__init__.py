@@ -1,0 +1,1 @@
+"""Images larger than memory: by bands of rows, from files, over processes."""

@@ -1,0 +1,90 @@
+"""Attention inside windows of the map (Swin's windows, CSwin's stripes), as a part that any mixer can carry.
+
+Tokens are projected on the whole map, cut into windows, attended to window by window, and put back before the output
+projection. Each window is treated as an image: it has its own mean and its own local convolution. Cutting, and the shift of
+every second block, are in `ops/shifted_windows.py`.
+
+Shapes: x (B, N, C) on a grid (H, W); in windows (B * count, h * w, C); q, k, v (B * count, heads / windows, h * w, d).
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..ops.checks import Grid
+from ..ops.shifted_windows import Cuts, Window, cut, from_windows, rows_from_windows, to_windows, valid_tokens
+from ..ops.sums import mean_valid, to_fp32, without_autocast
+from .local_residual import add_local, local_rows
+
+if TYPE_CHECKING:
+    from .mixer import Mixer
+
+
+class HeadGroup(NamedTuple):
+    """The heads that attend in one of the windows."""
+
+    cuts: Cuts
+    channels: slice
+    """Their channels of (B, N, C)."""
+    q: Tensor
+    k: Tensor
+    v: Tensor
+
+
+@dataclass(frozen=True)
+class Windowed:
+    """Windows that share the heads of a mixer evenly."""
+
+    windows: tuple[Window, ...]
+
+    def mix(self, mixer: "Mixer", x: Tensor, grid: Grid, local_input: Tensor) -> Tensor:
+        """All heads' outputs with the local parts added, (B, N, C), before the output projection."""
+        outs = []
+        for group in self._head_groups(mixer, x, grid):
+            out = mixer.merge_heads(mixer.attend_window(group.q, group.k, group.v, group.cuts))
+            if parts := mixer.local_parts():
+                x_mean, values = self._means(local_input, group.cuts), mixer.merge_heads(group.v)
+                out = add_local(out, parts, x_mean, values, group.cuts.size, channels=group.channels)
+            outs.append(from_windows(out, group.cuts))
+        return torch.cat(outs, -1)
+
+    def rows(self, mixer: "Mixer", x: Tensor, grid: Grid, local_input: Tensor, queries: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Dense weights of chosen queries over all tokens, as in `AttentionRows`; zero outside of the query's window."""
+        mixed, local = [], []
+        for group in self._head_groups(mixer, x, grid):
+            with without_autocast(x.device):
+                weights = mixer.window_weights(to_fp32(group.q), to_fp32(group.k), group.cuts)
+            mixed.append(rows_from_windows(weights, group.cuts, queries))
+            if parts := mixer.local_parts():
+                x_mean, everything = self._means(local_input, group.cuts), torch.arange(prod(group.cuts.size), device=x.device)
+                inside = local_rows(parts, x_mean, group.cuts.size, 0, everything)
+                local.append(rows_from_windows(inside[:, group.channels], group.cuts, queries))
+        return torch.cat(mixed, 1), torch.cat(local, 1) if local else None
+
+    def _head_groups(self, mixer: "Mixer", x: Tensor, grid: Grid) -> Iterator[HeadGroup]:
+        """For each window the heads that attend in it, projected and cut."""
+        q, (keys, values) = mixer.q(x), mixer.kv(x).chunk(2, dim=-1)
+        share = mixer.dim // len(self.windows)
+        for number, window in enumerate(self.windows):
+            cuts, channels = cut(grid, window), slice(number * share, (number + 1) * share)
+            q_here, k_here, v_here = (
+                mixer.split_heads(to_windows(tokens[..., channels], cuts)) for tokens in (q, keys, values)
+            )
+            yield HeadGroup(cuts, channels, mixer.q_norm(q_here), mixer.k_norm(k_here), v_here)
+
+    def _means(self, tokens: Tensor, cuts: Cuts) -> Tensor:
+        """The mean of each window, (B * count, C)."""
+        windows = to_windows(tokens, cuts)
+        return mean_valid(windows, valid_tokens(cuts, windows)).to(tokens.dtype)
+
+
+def check_windows(windows: Sequence[Window], num_heads: int) -> None:
+    """Raise unless the windows have sides and can share the heads evenly."""
+    if any(side is not None and side < 1 for window in windows for side in window[:2]):
+        raise ValueError(f"windows must have at least one token a side, got {tuple(windows)}")
+    if windows and num_heads % len(windows):
+        raise ValueError(f"{len(windows)} windows cannot share num_heads={num_heads} heads evenly")

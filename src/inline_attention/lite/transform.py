@@ -1,0 +1,73 @@
+"""The evaluation transform of a classifier in pillow and numpy: the same numbers as timm's, without torch."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from math import floor
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+CROP_MODES = ("squash", "center")
+INTERPOLATIONS = {method.name.lower(): method for method in Image.Resampling}
+
+
+RENAMED_TRANSFORM_FIELDS = {"view": "crop_mode"}
+"""Names of fields in files of the first version, and what they are called now."""
+
+
+def upgrade_transform(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields of a transform by the names of this version, whichever version wrote them."""
+    return {RENAMED_TRANSFORM_FIELDS.get(name, name): value for name, value in fields.items()}
+
+
+def per_channel(values: Sequence[float], channels: int) -> tuple[float, ...]:
+    """One value for each channel: a grey image takes the mean of the values for red, green and blue."""
+    return tuple(values) if len(values) == channels else (sum(values) / len(values),)
+
+
+@dataclass(frozen=True)
+class NumpyTransform:
+    """Resize, crop the centre, normalise. H, W: the model's input size; C: channels, 1 or 3."""
+
+    size: tuple[int, int]
+    """(H, W)."""
+    channels: int
+    crop_mode: str
+    """'squash' resizes both sides to floor(side / crop), 'center' the shorter one."""
+    crop: float
+    """The share of the resized sides that is kept."""
+    interpolation: str
+    mean: tuple[float, ...]
+    """Subtracted, for pixels in 0..1; see `per_channel`."""
+    std: tuple[float, ...]
+    """Divides after that."""
+
+    def __call__(self, image: Image.Image) -> NDArray[np.float32]:
+        """An image in RGB or grey -> (C, H, W)."""
+        resized = self._resize(image)
+        top, left = (round((side - kept) / 2) for side, kept in zip((resized.height, resized.width), self.size, strict=True))
+        centre = resized.crop((left, top, left + self.size[1], top + self.size[0]))
+        pixels = np.asarray(centre, dtype=np.float32).reshape(*self.size, self.channels).transpose(2, 0, 1)
+        mean, std = (
+            np.array(per_channel(values, self.channels), dtype=np.float32).reshape(-1, 1, 1) for values in (self.mean, self.std)
+        )
+        return np.ascontiguousarray((pixels / np.float32(255) - mean) / std)
+
+    def _resize(self, image: Image.Image) -> Image.Image:
+        height, width = (floor(side / self.crop) for side in self.size)
+        method = INTERPOLATIONS[self.interpolation]
+        if self.crop_mode == "squash":
+            return image.resize((width, height), method)
+        if height == width:
+            short, long = sorted(image.size)
+            other = int(height * long / short)
+            return image.resize((height, other) if image.width <= image.height else (other, height), method)
+        ratio = min(image.height / height, image.width / width)
+        to = (round(image.width / ratio), round(image.height / ratio))
+        return image.resize(to, Image.Resampling.BILINEAR)  # timm resizes to rectangles bilinearly, whatever is asked for
+
+
+TRANSFORM_FIELDS = tuple(field.name for field in fields(NumpyTransform))
+"""The fields that describe an evaluation transform in files of weights, hub folders and descriptions of exported files."""

@@ -1,0 +1,234 @@
+"""How a family of backbones is built: the attention of each block, and its entry in timm's registry."""
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from inspect import signature
+from math import floor, log2
+from typing import Any, TypedDict, TypeVar
+
+import torch
+from timm.layers import calculate_drop_path_rates, to_2tuple
+from timm.models import build_model_with_cfg, generate_default_cfgs
+from torch import nn
+
+from ..layers import MIXERS, Block
+from ..ops.checks import check_name
+from .adapt_weights import filter_state_dict
+from .backbone import SMALLEST, Backbone
+
+TIMM_ARGUMENTS = (
+    "pretrained_cfg",
+    "pretrained_cfg_overlay",
+    "cache_dir",
+    "features_only",
+    "out_indices",
+    "feature_cls",
+    "device",
+    "dtype",
+)
+"""Arguments of `timm.create_model` that are not the model's own."""
+
+Model = TypeVar("Model", bound=Backbone)
+
+
+# Blocks
+
+
+class AttentionOptions(TypedDict, total=False):
+    """Keyword arguments of every family that choose its attention; `BlockMaker` documents them."""
+
+    mixer: str
+    kernel: str | None
+    local: bool | None
+    inline_depths: int | Sequence[int] | None
+    proj_drop_rate: float
+    attn_drop_rate: float
+    drop_path_rate: float
+
+
+class BlockMaker:
+    """Makes the blocks of a backbone, stage by stage.
+
+    Args:
+        depths: blocks of each stage.
+        mixer: a name from `MIXERS`. "softmax" gives the family's softmax twin, with the same depths and heads, so that only
+            attention differs; docs/models.md has the arguments of the original models.
+        kernel: the feature map of a mixer that has one; None for the mixer's default.
+        local: whether the mixer has the local residual; None for the mixer's default, which is yes for inline only.
+        inline_depths: how many blocks of each stage, from its first on, have this mixer and see the whole map; the others have
+            the family's softmax attention. One number stands for every stage, None for all blocks.
+        proj_drop_rate: dropout after projections.
+        attn_drop_rate: dropout of attention, see `Mixer`.
+        drop_path_rate: stochastic depth, rising over the blocks from 0 to this.
+    """
+
+    def __init__(
+        self,
+        depths: Sequence[int],
+        *,
+        mixer: str = "inline",
+        kernel: str | None = None,
+        local: bool | None = None,
+        inline_depths: int | Sequence[int] | None = None,
+        proj_drop_rate: float = 0.0,
+        attn_drop_rate: float = 0.0,
+        drop_path_rate: float = 0.0,
+    ) -> None:
+        check_name("mixer", mixer, MIXERS)
+        if kernel is not None and "kernel" not in signature(MIXERS[mixer]).parameters:
+            raise ValueError(f"mixer {mixer!r} has no kernel to choose, got kernel={kernel!r}")
+        self.depths = tuple(depths)
+        self.mixer = mixer
+        self.inline_depths = _inline_depths(inline_depths, self.depths, mixer)
+        self.chosen = {name: value for name, value in (("kernel", kernel), ("local", local)) if value is not None}
+        self.drop, self.attn_drop = proj_drop_rate, attn_drop_rate
+        self.drop_paths: list[Any] = calculate_drop_path_rates(drop_path_rate, sum(self.depths))
+
+    def stage(
+        self,
+        number: int,
+        dim: int,
+        num_heads: int,
+        *,
+        mlp_ratio: float,
+        eps: float,
+        softmax: Mapping[str, Any],
+        inline: Mapping[str, Any],
+        shift: bool = False,
+        raw_local: bool = False,
+    ) -> list[Block]:
+        """The blocks of one stage.
+
+        Args:
+            number: the index of the stage.
+            dim, num_heads, mlp_ratio: its channels, heads and hidden channels.
+            eps: of its norms.
+            softmax, inline: options of the family's softmax mixers and of its linear ones: windows, LePE and so on.
+            shift: shift the windows of every second block, from the second on.
+            raw_local: as for `Block`.
+        """
+        blocks = []
+        for index in range(self.depths[number]):
+            options: dict[str, Any]
+            if index < self.inline_depths[number]:
+                name, options = self.mixer, {**self.chosen, **inline}
+            else:
+                name, options = "softmax", {**(self.chosen if self.mixer == "softmax" else {}), **softmax}
+            if shift and index % 2:
+                options["windows"] = [window._replace(shifted=True) for window in options.get("windows", ())]
+            mixer = MIXERS[name](dim, num_heads, proj_drop=self.drop, attn_drop=self.attn_drop, **options)
+            drop_path = self.drop_paths[sum(self.depths[:number]) + index]
+            norm = partial(nn.LayerNorm, eps=eps)
+            blocks.append(
+                Block(mixer, mlp_ratio=mlp_ratio, drop=self.drop, drop_path=drop_path, norm_layer=norm, raw_local=raw_local)
+            )
+        return blocks
+
+
+def check_stages(**sides: Sequence[object]) -> None:
+    """Raise unless all have one value per stage."""
+    if len({len(values) for values in sides.values()}) > 1:
+        given = ", ".join(f"{name}={tuple(values)}" for name, values in sides.items())
+        raise ValueError(f"each stage needs one value of each, got {given}")
+
+
+def _inline_depths(given: int | Sequence[int] | None, depths: tuple[int, ...], mixer: str) -> tuple[int, ...]:
+    """How many blocks of each stage have the mixer, checked."""
+    if mixer == "softmax":
+        if given is not None:
+            raise ValueError(f"mixer 'softmax' has no linear blocks to count: leave inline_depths={given} out")
+        return (0,) * len(depths)
+    if given is None:
+        return depths
+    chosen = (given,) * len(depths) if isinstance(given, int) else tuple(given)
+    if len(chosen) != len(depths) or not all(0 <= count <= depth for count, depth in zip(chosen, depths, strict=True)):
+        raise ValueError(f"inline_depths must be a number from 0 to its depth for each stage of {depths}, got {given}")
+    return chosen
+
+
+# timm's registry
+
+
+def _cfg(size: int, **more: Any) -> dict[str, Any]:
+    """The fields that timm's data pipeline and weight loading read. Images are squashed to a square, then centre-cropped."""
+    return {
+        "url": "",
+        "num_classes": 1000,
+        "input_size": (3, size, size),
+        "pool_size": None,
+        "crop_pct": 0.875,
+        "crop_mode": "squash",
+        "interpolation": "bicubic",
+        "fixed_input_size": False,
+        "mean": (0.485, 0.456, 0.406),
+        "std": (0.229, 0.224, 0.225),
+        "first_conv": "stages.0.embed.proj",
+        "classifier": "head",
+        **more,
+    }
+
+
+def published_cfgs(family: str, **sizes: int) -> dict[str, Any]:
+    """Configurations of published models, by name and input size."""
+    configurations: dict[str, Any] = {f"{family}_{name}": _cfg(size) for name, size in sizes.items()}
+    if "inline_swin_base_384" in configurations:
+        configurations["inline_swin_base_384"]["crop_pct"] = 1.0  # the authors evaluate it without a crop
+    default_cfgs: dict[str, Any] = generate_default_cfgs(configurations)
+    return default_cfgs
+
+
+def small_cfgs(family: str) -> dict[str, Any]:
+    """The configuration of the family's small model."""
+    default_cfgs: dict[str, Any] = generate_default_cfgs({f"{family}_nano": _cfg(32, crop_pct=1.0)})
+    return default_cfgs
+
+
+def create(
+    family: type[Model],
+    variant: str,
+    pretrained: bool,
+    given: dict[str, Any],
+    *,
+    out_indices: Sequence[int] = (0, 1, 2, 3),
+    inline_depths: Sequence[int] | None = None,
+    **published: Any,
+) -> Model:
+    """Build a model with timm: the published configuration, updated by the given arguments.
+
+    Args:
+        family: the class.
+        variant, pretrained: as for timm's `build_model_with_cfg`.
+        given: the keyword arguments of `timm.create_model`, device and dtype included.
+        out_indices: the default maps of `features_only=True`.
+        inline_depths: as published; not used for the softmax twin, and cut to the given depths.
+        published: the other arguments of the class.
+    """
+    if inline_depths is not None and given.get("mixer") != "softmax":
+        depths = given.get("depths") or inline_depths
+        published["inline_depths"] = tuple(map(min, zip(inline_depths, depths, strict=False)))
+    arguments = {**published, **given}
+    known = {*signature(family).parameters, *AttentionOptions.__annotations__, *TIMM_ARGUMENTS}
+    if unknown := [name for name in arguments if name not in known]:
+        raise TypeError(
+            f"{variant} has no argument {unknown[0]!r}; it has: {', '.join(sorted(known - {*TIMM_ARGUMENTS, 'attention'}))}"
+        )
+    if "img_size" in arguments:  # for timm's data pipeline
+        overlay = dict(arguments.pop("pretrained_cfg_overlay", None) or {})
+        size = (3, *to_2tuple(arguments["img_size"]))
+        arguments["pretrained_cfg_overlay"] = {"input_size": size, **overlay}
+    device, dtype = arguments.pop("device", None), arguments.pop("dtype", None)
+    with torch.device(torch.get_default_device() if device is None else device):
+        model: Model = build_model_with_cfg(
+            family,
+            variant,
+            pretrained,
+            feature_cfg={"out_indices": tuple(out_indices), "feature_cls": "getter"},
+            pretrained_filter_fn=filter_state_dict,
+            **arguments,
+        )
+    return model.to(dtype=dtype)
+
+
+def fitting_patch(img_size: int | tuple[int, int], *, most: int) -> int:
+    """The patch size, a power of two, that leaves 14 tokens or more on the shorter side: 1 up to 27 pixels, 2 up to 55, ..."""
+    return min(most, 2 ** max(0, floor(log2(max(SMALLEST, min(to_2tuple(img_size))) / 14))))

@@ -1,0 +1,214 @@
+"""What detection and segmentation share: a head on a backbone's feature pyramid, the splits of a folder, trained models."""
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from PIL import Image
+from torch import nn
+from typing_extensions import override
+
+from ..data.config import DataConfig
+from ..data.datasets import NoSplitError, Split
+from ..data.sources import TRAIN, VAL, Source
+from ..dense.pyramid import backbone_of, make_pyramid
+from ..lite.decode import first_line
+from ..models.load_official import read_checkpoint, select_weights
+from .config import ModelConfig, Recipe, TaskConfig
+from .load_trained import metadata_of, spec_of
+from .model_factory import load_weights, model_spec, weights_path
+from .recipe import HEADS, build, upgrade
+from .run_folder import RunFolder
+from .task import Task, make_task
+
+
+class DenseTask(Task):
+    """A task whose model is a head on the feature maps of a timm model."""
+
+    evaluation_batch: ClassVar[int] = 4
+
+    @property
+    def head(self) -> str:
+        """The head of the recipe, or the task's default."""
+        task = self.recipe.task
+        return HEADS[task.name][0] if task.head == "auto" else task.head
+
+    @override
+    def model_spec(self, classes: int) -> tuple[str, dict[str, Any]]:
+        name, arguments = model_spec(self.recipe, 0)
+        del arguments["num_classes"]  # there is no classifier in a pyramid
+        return name, arguments
+
+    @override
+    def make_model(self, name: str, arguments: dict[str, Any], classes: int) -> nn.Module:
+        return self.add_head(make_pyramid(name, arguments), classes)
+
+    @abstractmethod
+    def predict(self, model: nn.Module, image: Image.Image, device: torch.device) -> Any:
+        """The prediction for one image, at the image's own size."""
+
+    @abstractmethod
+    def add_head(self, pyramid: Any, classes: int) -> nn.Module:
+        """The head on these maps."""
+
+    @override
+    def backbone(self, model: nn.Module) -> nn.Module:
+        return backbone_of(model)
+
+    @override
+    def open(self) -> Source:
+        """The folder's splits; without a validation split, a share of the training images.
+
+        `data.val train` evaluates on the training images: a test whether a model can learn them at all.
+        """
+        data, root = self.recipe.data, self._root()
+        train, classes, bad = self.read_split(root, "train", None)
+        train = self._first(train)
+        if self._split() == "train":
+            return Source(train, train, classes, bad)
+        try:
+            val, _, more = self.read_split(root, "val", classes)
+            return Source(train, self._first(val), classes, (*bad, *more))
+        except NoSplitError:
+            pass
+        train_indices, val_indices = split_by_name([train.name(index) for index in range(len(train))], data.val_share)
+        return Source(train.choose(train_indices), train.choose(val_indices), classes, bad)
+
+    def open_other(self, classes: tuple[str, ...]) -> Source:
+        """Images of another folder, for a model with these classes: of the split that `data.val` names, else all."""
+        try:
+            found, _, bad = self.read_split(self._root(), self._split(), classes)
+        except NoSplitError:
+            if self._split() == "train":
+                raise
+            found, _, bad = self.read_split(self._root(), "train", classes)
+        return Source(found, found, classes, bad)
+
+    def _first(self, images: Any) -> Any:
+        """The first `data.limit` images."""
+        limit = self.recipe.data.limit
+        return images.choose(range(min(limit, len(images)))) if limit else images
+
+    def _root(self) -> Path:
+        root = Path(self.recipe.data.source).expanduser()
+        if not root.is_dir():
+            raise ValueError(f"there is no folder {root}")
+        return root
+
+    def _split(self) -> Split:
+        """The split to evaluate on."""
+        name = self.recipe.data.val
+        if name not in (*TRAIN, *VAL):
+            raise ValueError(f"data.val must be one of {', '.join((*VAL, *TRAIN))}, got {name!r}")
+        return "train" if name in TRAIN else "val"
+
+    @override
+    def load_weights(self, model: nn.Module, path: Path) -> str:
+        """Load a classifier's weights into the backbone, or a detector's or segmenter's into the whole model.
+
+        Layers whose shape depends on the number of classes are left out where it differs.
+        """
+        trained_for = metadata_of(path).get("task")
+        if trained_for is None:
+            return load_weights(self.backbone(model), path, headless=True)
+        task = self.recipe.task.name
+        if trained_for["name"] != task:
+            raise ValueError(f"{path} was trained to {trained_for['name']}: start from a classifier, or from a model to {task}")
+        state = select_weights(read_checkpoint(path), ema=False, source=str(path))
+        own = model.state_dict()
+        if unknown := [name for name in state if name not in own] or [name for name in own if name not in state]:
+            raise ValueError(f"{path} is of another model than {self.recipe.model.name} with {self.head}: {unknown[0]}")
+        fitting = {name: value for name, value in state.items() if value.shape == own[name].shape}
+        model.load_state_dict({**own, **fitting})
+        left_out = sorted(set(state) - set(fitting))
+        report = f", left out for their size: {', '.join(left_out)}" if left_out else ""
+        return f"{len(fitting)} tensors matched{report}"
+
+    @abstractmethod
+    def read_split(
+        self, root: Path, split: Split, known: tuple[str, ...] | None
+    ) -> tuple[Any, tuple[str, ...], tuple[str, ...]]:
+        """Images of a split, the names of classes, and a line for each thing that was left out."""
+
+
+def split_by_name(names: Sequence[str], share: float) -> tuple[list[int], list[int]]:
+    """Indices of (training, validation) by a hash of the file names: the same split on every machine and at every time."""
+    if len(names) < 2:
+        raise ValueError(f"there is one image, {''.join(names) or 'or none'}: none is left for validation (or data.val train)")
+    order = sorted(range(len(names)), key=lambda index: blake2b(Path(names[index]).name.encode()).digest())
+    val = order[: min(max(1, round(share * len(names))), len(names) - 1)]
+    return sorted(set(order) - set(val)), sorted(val)
+
+
+@dataclass(frozen=True)
+class DenseModel:
+    """A trained detector or segmenter, its task, and the names of its classes."""
+
+    model: nn.Module
+    name: str
+    task: DenseTask
+    classes: tuple[str, ...]
+    loaded: str
+    """The loader's line about the weights."""
+
+
+def dense_validation_set(
+    dense: DenseModel, model: str, data: str | None, split: str = "validation", *, skip_bad: bool = False
+) -> tuple[Source, str]:
+    """The images to evaluate a detector or segmenter on, labelled with the model's classes, and their name.
+
+    Args:
+        dense: the model.
+        model: where it came from: a run's folder has its own validation set.
+        data: another folder; None for the run's own validation set.
+        split: of that folder.
+        skip_bad: leave out entries that cannot be read.
+    """
+    if data is None:
+        if not Path(model).is_dir():
+            raise ValueError(f"{model} does not record which images: give data")
+        recipe = RunFolder(Path(model)).recipe()
+        recipe = replace(recipe, data=replace(recipe.data, skip_bad=skip_bad or recipe.data.skip_bad))
+        return make_task(recipe).open(), recipe.data.source
+    recipe = dense.task.recipe
+    task = make_task(replace(recipe, data=replace(recipe.data, source=data, val=split, skip_bad=skip_bad)))
+    assert isinstance(task, DenseTask)
+    return task.open_other(dense.classes), data
+
+
+def load_dense(what: str, inference: str | None = None, side: int | None = None) -> DenseModel:
+    """A detector or segmenter out of a run's folder or a file of weights.
+
+    Args:
+        what: the folder of a run, or a file of weights that a run wrote.
+        inference: 'whole' or 'slide', in place of the run's own.
+        side: shorter side that images are resized to for a segmenter, 0 for their own size, in place of the run's own.
+    """
+    path = weights_path(what)
+    metadata = metadata_of(path)
+    name, arguments = spec_of(metadata, path)
+    given = {key: value for key, value in metadata["task"].items() if value is not None}
+    if metadata["task"]["name"] != "segment" and (inference is not None or side is not None):
+        raise ValueError(f"{path} is a model to {metadata['task']['name']}: inference and side are for those that segment")
+    options = {name: value for name, value in (("inference", inference), ("side", side)) if value is not None}
+    recipe = Recipe(
+        task=build(TaskConfig, {**given, **options}, "task.", str(path)),
+        model=ModelConfig(name),
+        data=build(DataConfig, upgrade(metadata["data"], "data."), "data.", str(path)),
+    )
+    if side is not None and side < 0:
+        raise ValueError(f"side must be positive, or 0 for images as they are, got {side}")
+    task = make_task(recipe)
+    assert isinstance(task, DenseTask)
+    classes = tuple(map(str, metadata["classes"]))
+    model = task.make_model(name, arguments, len(classes))
+    state = select_weights(read_checkpoint(path), ema=False, source=str(path))
+    try:
+        model.load_state_dict(state)
+    except RuntimeError as error:
+        raise ValueError(f"{path} does not fit {name} with {task.head}: {first_line(error)}") from error
+    return DenseModel(model.eval(), name, task, classes, f"{len(state)} tensors matched")

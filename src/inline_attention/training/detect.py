@@ -1,0 +1,130 @@
+"""Detection: objects with boxes and masks."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from accelerate import Accelerator
+from accelerate.utils import broadcast_object_list, gather_object
+from PIL import Image
+from torch import Tensor, nn
+from torchvision.transforms.v2.functional import to_image
+from typing_extensions import override
+
+from ..data.coco import CocoDataset, open_coco
+from ..data.datasets import Split
+from ..data.dense_transforms import DetectionEvalTransform, DetectionTrainTransform
+from ..data.loader import Batch, Transform
+from ..data.sources import Source
+from ..data.transforms import normalisation
+from ..dense.average_precision import average_precision, to_results
+from ..dense.detector import make_detector
+from ..dense.pyramid import Pyramid
+from .config import Recipe
+from .dense_task import DenseTask
+from .recipe import model_arguments
+from .task import Meter
+
+
+class Detect(DenseTask):
+    """The sum of the losses of proposals, boxes and masks; COCO's average precision."""
+
+    columns: ClassVar[Mapping[str, str]] = {
+        "mask_ap": "mask AP", "mask_ap50": "AP50", "mask_ap75": "AP75", "box_ap": "box AP", "box_ap50": "AP50",
+        "box_ap75": "AP75",
+    }  # fmt: skip
+
+    def __init__(self, recipe: Recipe) -> None:
+        if recipe.task.freeze_norm is None:  # without weights, a frozen norm does not normalise
+            trained = recipe.model.weights is not None or bool(model_arguments(recipe.model).get("pretrained"))
+            recipe = replace(recipe, task=replace(recipe.task, freeze_norm=trained))
+        super().__init__(recipe)
+
+    @override
+    def model_spec(self, classes: int) -> tuple[str, dict[str, Any]]:
+        name, arguments = super().model_spec(classes)
+        if "img_size" in model_arguments(self.recipe.model):
+            return name, arguments
+        arguments.pop("img_size", None)  # images come in all sizes: position embeddings keep the model's own
+        if name.startswith("inline_") and name.endswith("_nano"):  # whose patches follow the size
+            arguments["img_size"] = self.recipe.task.sides[-1]
+        return name, arguments
+
+    @override
+    def read_split(
+        self, root: Path, split: Split, known: tuple[str, ...] | None
+    ) -> tuple[CocoDataset, tuple[str, ...], tuple[str, ...]]:
+        return open_coco(root, split, classes=known, skip_bad=self.recipe.data.skip_bad)
+
+    @override
+    def add_head(self, pyramid: Pyramid, classes: int) -> nn.Module:
+        task = self.recipe.task
+        mean, std = normalisation(self.recipe.data)
+        return make_detector(
+            pyramid,
+            self.head,
+            classes,
+            width=task.width,
+            sides=task.sides,
+            longest=task.longest,
+            anchors=task.anchors,
+            samples=task.samples,
+            mean=mean,
+            std=std,
+            freeze_norm=bool(task.freeze_norm),
+        )
+
+    @override
+    def transform(self, *, training: bool) -> Transform:
+        augment = self.recipe.augment
+        return DetectionTrainTransform(augment.hflip, augment.color_jitter) if training else DetectionEvalTransform()
+
+    @override
+    def loss(self, model: nn.Module, batch: Batch, classes: int) -> Tensor:
+        losses: dict[str, Tensor] = model(list(batch.pixels), batch.targets)
+        return torch.stack([loss.float() for loss in losses.values()]).sum()
+
+    @override
+    @torch.no_grad()
+    def predict(self, model: nn.Module, image: Image.Image, device: torch.device) -> dict[str, Tensor]:
+        """Objects, highest score first: boxes (n, 4) xyxy, labels (n,) from 1, scores (n,), masks (n, 1, H, W) in 0..1."""
+        pixels = to_image(image).to(device, torch.float32) / 255
+        found: dict[str, Tensor] = model([pixels])[0]
+        return {name: value.cpu() for name, value in found.items()}
+
+    @override
+    def meter(self, source: Source, accelerator: Accelerator) -> "ObjectMeter":
+        assert isinstance(source.val, CocoDataset)
+        return ObjectMeter(source.val, accelerator)
+
+
+class ObjectMeter(Meter):
+    """COCO's average precision of boxes and masks, through pycocotools."""
+
+    def __init__(self, images: CocoDataset, accelerator: Accelerator) -> None:
+        self.images, self.accelerator = images, accelerator
+        self.results: list[dict[str, Any]] = []
+        self.found: dict[str, Any] = {}
+
+    @override
+    def update(self, model: nn.Module, batch: Batch) -> None:
+        detections = model(list(batch.pixels))
+        for detection, target, valid in zip(detections, batch.targets, batch.valid.tolist(), strict=True):
+            if valid:
+                self.results += to_results(int(target["image_id"]), detection, self.images.category_ids)
+
+    @override
+    def compute(self) -> dict[str, float | None]:
+        shared: list[Any] = [None]
+        results = gather_object(self.results)
+        if self.accelerator.is_main_process:
+            shared[0] = average_precision(self.images.ground_truth(), results)
+        self.found = broadcast_object_list(shared)[0]
+        return {name: value for name, value in self.found.items() if not name.endswith("_by_class")}
+
+    @override
+    def details(self) -> dict[str, Any]:
+        """`per_class`: average precision of each class's masks, None for one without objects."""
+        return {"per_class": self.found["mask_ap_by_class"]}

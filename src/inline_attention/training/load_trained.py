@@ -1,0 +1,228 @@
+"""Trained classifiers: loaded from a run's folder, a file of weights, or a model's name with weights."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from timm.data import ImageNetInfo, resolve_model_data_config
+from timm.models import is_model, is_model_pretrained, list_models
+from torch import nn
+
+from ..data.config import DataConfig
+from ..data.datasets import ImageDataset, StreamingDataset
+from ..data.sources import folder_names, open_source, open_validation_set
+from ..models.load_official import read_checkpoint, select_weights
+from ..models.published_models import identify
+from .config import nearest
+from .model_factory import load_weights, make_model, weights_path
+from .recipe import build, upgrade
+from .run_folder import RunFolder
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A model, the names of its classes, and how images become its input."""
+
+    model: nn.Module
+    name: str
+    classes: tuple[str, ...]
+    data: DataConfig
+    loaded: str
+    """The loader's line about the weights."""
+    trained: bool = True
+    """False for random weights."""
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    """Arguments of `make_model` that make it."""
+
+
+def load_trained(what: str, weights: Path | None = None, *, ema: bool = False) -> Trained:
+    """A trained classifier.
+
+    Args:
+        what: the folder of a run, a file of weights (ours, or the authors'), or a model's name.
+        weights: a file, where `what` is a model's name.
+        ema: take the moving average out of a file that holds both.
+    """
+    path = Path(what)
+    if path.exists():
+        return _from_file(weights_path(what), None, ema=ema)
+    if not is_model(what):
+        raise ValueError(f"{what} is neither a run's folder, nor a file, nor a model{nearest(what, list_models())}")
+    if weights is None:
+        raise ValueError(f"{what} needs a file of weights (the package ships none)")
+    if not weights.is_file():
+        raise ValueError(f"there is no file {weights}")
+    return _from_file(weights, what, ema=ema)
+
+
+def make_named(name: str, *, pretrained: bool = False, seed: int = 0) -> Trained:
+    """A model by its name, with random weights, or with those that timm downloads for it from its hub.
+
+    Models of this package are made for 224 pixels a side; others keep their own size, and take any other where timm allows.
+    """
+    if not is_model(name):
+        raise ValueError(f"{name} is neither a run's folder, nor a file, nor a model{nearest(name, list_models())}")
+    if pretrained and not is_model_pretrained(name):
+        raise ValueError(f"{name} has no weights on timm's hub")
+    torch.manual_seed(seed)
+    ours = name.startswith("inline_")
+    weights: dict[str, Any] = {"pretrained": True} if pretrained else {}
+    attempts: list[dict[str, Any]] = [{"img_size": 224}]
+    if not ours:
+        attempts = [{"dynamic_img_size": True, "dynamic_img_pad": True}, {"dynamic_img_size": True}, {}]
+    for arguments in attempts:
+        try:
+            model = make_model(name, {**weights, **arguments})
+            break
+        except ValueError:
+            if arguments is attempts[-1]:
+                raise
+    data = _data({}, model)
+    loaded = "weights of timm's hub" if pretrained else f"untrained, seed {seed}"
+    classes = _classes({}, int(getattr(model, "num_classes", 0)))
+    data = replace(data, size=(224, 224)) if ours else data
+    return Trained(model.eval(), name, classes, data, loaded, trained=pretrained, arguments=arguments)
+
+
+def _from_file(path: Path, name: str | None, *, ema: bool) -> Trained:
+    metadata = metadata_of(path)
+    if "task" in metadata:
+        raise ValueError(f"{path} is a model to {metadata['task']['name']}: this works with models that classify")
+    state = select_weights(read_checkpoint(path), ema=ema, source=str(path))
+    if "model" in metadata and name in (None, metadata["model"]):
+        name, arguments = spec_of(metadata, path)
+    elif name is None:
+        fitting = identify(state)
+        if len(fitting) != 1:
+            names = ", ".join(name for name, _ in fitting) or "no model of the package"
+            raise ValueError(f"{path} fits {names}: give the name of the model and this file as its weights")
+        name, arguments = fitting[0]
+    else:
+        classes = [value.shape[0] for key, value in state.items() if key in ("head.weight", "head.fc.weight", "fc.weight")]
+        fitting = [found for found in identify(state) if found[0] == name]
+        arguments = fitting[0][1] if fitting else ({"num_classes": classes[0]} if classes else {})
+    model = make_model(name, arguments)
+    loaded = load_weights(model, path, state=state)
+    count = int(getattr(model, "num_classes", 0))
+    if not count:
+        raise ValueError(f"{path} has no classifier: it cannot predict classes")
+    return Trained(model.eval(), name, _classes(metadata, count), _data(metadata, model), loaded, arguments=arguments)
+
+
+def spec_of(metadata: Mapping[str, Any], path: Path) -> tuple[str, dict[str, Any]]:
+    """Name and arguments of the model in a file's metadata. Unregistered names, and arguments that open files, are refused."""
+    try:
+        name, arguments = str(metadata["model"]), dict(metadata["arguments"])
+    except (KeyError, ValueError, TypeError) as error:
+        raise ValueError(f"{path} does not say with which arguments its model is made") from error
+    forbidden = [key for key in arguments if "pretrained" in key or key in ("checkpoint_path", "cache_dir", "scriptable")]
+    if not is_model(name) or forbidden:
+        raise ValueError(f"{path} asks for {forbidden[0] if forbidden else name!r}: refused")
+    return name, arguments
+
+
+def task_named(what: str, weights: Path | None = None) -> str:
+    """What a model was trained for: 'classify', 'detect' or 'segment'. Files without this metadata are classifiers."""
+    path = weights or Path(what)
+    if not path.exists():
+        return "classify"
+    return str(metadata_of(weights_path(str(path))).get("task", {}).get("name", "classify"))
+
+
+def metadata_of(path: Path) -> Mapping[str, Any]:
+    """The metadata of a file of weights; empty for files that are not ours. A file is read again only if it has changed."""
+    if path.suffix != ".safetensors":
+        return {}
+    try:
+        status = path.stat()
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read as safetensors, perhaps it is truncated: {error}") from error
+    return _read_metadata(path, status.st_ino, status.st_size, status.st_mtime_ns)
+
+
+@lru_cache(maxsize=8)
+def _read_metadata(path: Path, *_version: int) -> Mapping[str, Any]:
+    try:
+        with safe_open(path, "pt") as file:
+            return dict(json.loads((file.metadata() or {}).get("inline", "{}")))
+    except Exception as error:  # safetensors' own kinds, and the system's
+        raise ValueError(f"{path} cannot be read as safetensors, perhaps it is truncated: {error}") from error
+
+
+def _classes(metadata: Mapping[str, Any], count: int) -> tuple[str, ...]:
+    """Names from the file; ImageNet's for a thousand; numbers otherwise."""
+    if "classes" in metadata:
+        return tuple(map(str, metadata["classes"]))
+    if count == 1000:
+        info = ImageNetInfo()
+        return tuple(info.index_to_description(index) for index in range(count))
+    return tuple(map(str, range(count)))
+
+
+def _data(metadata: Mapping[str, Any], model: nn.Module) -> DataConfig:
+    """How images become the model's input: as in the run, or by the model's timm configuration."""
+    if "data" in metadata:
+        return build(DataConfig, upgrade(metadata["data"], "data."), "data.", "the weights")
+    config = resolve_model_data_config(model)
+    channels, *size = config["input_size"]
+    return replace(
+        DataConfig(),
+        size=(size[0], size[1]),
+        channels=channels,
+        crop_mode="squash" if config["crop_mode"] == "squash" else "center",
+        crop=config["crop_pct"],
+        interpolation=config["interpolation"],
+        mean=tuple(config["mean"]),
+        std=tuple(config["std"]),
+    )
+
+
+def validation_set(
+    trained: Trained, model: str, data: str | None, root: str | None = None, split: str = "validation"
+) -> tuple[ImageDataset | StreamingDataset, str]:
+    """A validation set, labelled with the model's classes, and its name.
+
+    Args:
+        trained: the model.
+        model: where it came from: a run's folder has its own validation set.
+        data: a source of `inline train`, or a folder of class folders; None for the run's own.
+        root, split: of a source that has them.
+    """
+    if data is None:
+        if not Path(model).is_dir():
+            raise ValueError(f"{model} does not record which images: give data")
+        config = RunFolder(Path(model)).recipe().data
+    else:
+        config = DataConfig(source=data, root=root, val=split)
+        folder = Path(data).expanduser()
+        named = not folder.exists() or any((folder / name).exists() for name in ("train", "training", "train.tar"))
+        if not named:
+            return open_validation_set(folder, folder_names(trained.classes, [entry.name for entry in folder.iterdir()])), data
+    source = open_source(config)
+    known = folder_names(trained.classes, source.classes)
+    if len(source.classes) != len(known):
+        raise ValueError(f"{config.source} has {len(source.classes)} classes, and {model} knows {len(known)}")
+    other = [name for name in source.classes if name not in known]
+    if other and known != tuple(map(str, range(len(known)))):  # weights without names take any
+        raise ValueError(f"{config.source} has a class {other[0]!r}, and {model} knows others: {', '.join(known)}"[:300])
+    return source.val, config.source
+
+
+@torch.no_grad()
+def top_classes(trained: Trained, pixels: torch.Tensor, count: int = 5) -> list[list[tuple[str, float]]]:
+    """(name, probability) of the most likely classes of each image in (B, C, H, W)."""
+    return top_of_logits(trained, trained.model(pixels), count)
+
+
+def top_of_logits(trained: Trained, logits: torch.Tensor, count: int = 5) -> list[list[tuple[str, float]]]:
+    """The same from the model's output, (B, classes)."""
+    probabilities, indices = logits.float().softmax(1).topk(min(count, len(trained.classes)))
+    return [
+        [(trained.classes[index], probability) for index, probability in zip(row, values, strict=True)]
+        for row, values in zip(indices.tolist(), probabilities.tolist(), strict=True)
+    ]

@@ -1,0 +1,115 @@
+"""The model of a recipe: its name and arguments for timm, the model itself, weights of a file loaded into it."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from timm.models import create_model, get_pretrained_cfg, is_model, list_models
+from timm.utils import freeze
+from torch import Tensor, nn
+
+from ..data.loader import Purpose, reseed
+from ..lite.decode import first_line
+from ..models.backbone import Backbone
+from ..models.load_official import load_official, read_checkpoint, select_weights
+from ..models.swap import swap
+from .config import Recipe, nearest
+from .recipe import model_arguments, swap_arguments
+
+if TYPE_CHECKING:
+    from .task import Task
+
+
+def build_model(task: "Task", classes: Sequence[str], *, resume: bool = False) -> tuple[nn.Module, str | None]:
+    """The model to be trained, and the loader's report on the weights it starts from; a resumed run loads them later."""
+    recipe = task.recipe
+    config = recipe.model
+    reseed(recipe.run.seed, Purpose.WEIGHTS)
+    model = task.make_model(*task.model_spec(len(classes)), len(classes))
+    backbone: Any = task.backbone(model)
+    report = None if config.weights is None or resume else task.load_weights(model, weights_path(config.weights))
+    if config.checkpointing:
+        try:
+            backbone.set_grad_checkpointing(True)
+        except (AssertionError, AttributeError) as error:
+            raise ValueError(f"model.checkpointing: {config.name} cannot recompute its activations") from error
+    for name in recipe.optim.freeze:
+        if name not in dict(backbone.named_modules()):
+            raise ValueError(f"optim.freeze: {config.name} has no {name!r}{nearest(name, dict(backbone.named_modules()))}")
+        freeze(backbone, name)
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        raise ValueError(f"optim.freeze: {', '.join(recipe.optim.freeze)} leaves nothing to train")
+    return model, report
+
+
+def model_spec(recipe: Recipe, classes: int) -> tuple[str, dict[str, Any]]:
+    """Name and arguments with which `make_model` makes the recipe's model."""
+    config, data = recipe.model, recipe.data
+    if not is_model(config.name):
+        close = nearest(config.name, list_models())
+        raise ValueError(f"unknown model {config.name!r}{close}; `inline list` shows this package's, timm.list_models() all")
+    arguments: dict[str, Any] = {**model_arguments(config), "num_classes": classes, "in_chans": data.channels}
+    if config.drop_path:
+        arguments["drop_path_rate"] = config.drop_path
+    if config.swap:
+        arguments["swap"] = [swap_arguments(config)]
+    pretrained = get_pretrained_cfg(config.name, allow_unregistered=True)
+    if config.name.startswith("inline_") or (pretrained and pretrained.fixed_input_size):
+        arguments["img_size"] = data.size
+    return config.name, arguments
+
+
+def make_model(name: str, arguments: Mapping[str, Any]) -> nn.Module:
+    """The model, or one line about what is wrong with the arguments.
+
+    Args:
+        name: one that timm knows.
+        arguments: of `timm.create_model`; under 'swap' a list of arguments of `swap`, which replace the model's attention.
+    """
+    given = dict(arguments)
+    swaps = given.pop("swap", [])
+    try:
+        model: nn.Module = create_model(name, **given)
+        for options in swaps:
+            swap(model, **options)
+    except (TypeError, RuntimeError, AssertionError) as error:
+        raise ValueError(f"{name} cannot be made: {first_line(error)}") from error
+    return model
+
+
+def load_weights(
+    model: nn.Module, path: Path, *, state: Mapping[str, Tensor] | None = None, ema: bool = False, headless: bool = False
+) -> str:
+    """Load a file's weights into a model and return one line about it. Models of this package are adapted to their sizes.
+
+    Args:
+        model: any model.
+        path: the file.
+        state: the weights of the file, if it was read already.
+        ema: take the moving average out of a file that holds both.
+        headless: the model may lack the classifier, and what else of the file comes after its maps.
+    """
+    state = select_weights(read_checkpoint(path), ema=ema, source=str(path)) if state is None else dict(state)
+    if isinstance(model, Backbone):
+        return str(load_official(model, state, source=str(path)))
+    own = model.state_dict()
+    unused = [name for name in state if name not in own] if headless else []
+    try:
+        model.load_state_dict({name: value for name, value in state.items() if name not in unused})
+    except RuntimeError as error:
+        raise ValueError(f"{path} does not fit {type(model).__name__}: {' '.join(str(error).split())[:200]}") from error
+    listed = [name for name in unused if not name.endswith(".num_batches_tracked")]  # which frozen norms do not have
+    return f"{len(state) - len(unused)} tensors matched" + (f", left out: {', '.join(listed)}" if listed else "")
+
+
+def weights_path(what: str) -> Path:
+    """The file of a run's best weights, or the file that is named."""
+    path = Path(what)
+    if path.is_dir() and not (path / "best.safetensors").is_file():
+        raise ValueError(f"{path} holds no best.safetensors: no run, or one that was stopped before its first evaluation")
+    return path / "best.safetensors" if path.is_dir() else path
+
+
+def block_classes(model: nn.Module) -> list[str]:
+    """Names of the classes that FSDP shards one by one: the blocks."""
+    return sorted({type(module).__name__ for module in model.modules() if type(module).__name__.endswith("Block")})

@@ -1,0 +1,287 @@
+"""Where images come from, and what is said of those that cannot be used."""
+
+import gzip
+import json
+import tarfile
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from inline_attention.data.config import DataConfig
+from inline_attention.data.datasets import StreamingDataset
+from inline_attention.data.loader import evaluation_batches, training_batches
+from inline_attention.data.sources import open_source, open_validation_set
+from inline_attention.data.transforms import evaluation_transform, training_transform
+from inline_attention.lite.decode import BadImageError
+from inline_attention.training.classify import ClassificationTransform
+from inline_attention.training.recipe import choose_recipe
+from inline_attention.training.schedule import make_plan
+
+from ..training.small import small_recipe, write_images
+
+
+def names(images) -> set[str]:
+    return {"/".join(images.name(index).split("/")[-2:]) for index in range(len(images))}
+
+
+def test_digits_are_split_the_same_way_every_time():
+    first, second = open_source(DataConfig()), open_source(DataConfig())
+    assert (len(first.train), len(first.val)) == (1438, 359)
+    assert names(first.val) == names(second.val)
+    assert not names(first.val) & names(first.train)
+    assert first.classes == tuple("0123456789")
+
+
+def test_one_folder_is_split_by_class_and_by_name(tmp_path):
+    write_images(tmp_path / "here", 10)
+    source = open_source(DataConfig(source=str(tmp_path / "here"), val_share=0.3))
+    assert source.classes == ("blue", "green", "red")
+    assert sorted(source.val.labels()) == [0] * 3 + [1] * 3 + [2] * 3
+    assert len(source.train) == 21
+    (tmp_path / "here").rename(tmp_path / "there")
+    assert names(open_source(DataConfig(source=str(tmp_path / "there"), val_share=0.3)).val) == names(source.val)
+
+
+def test_train_and_val_share_their_classes(tmp_path):
+    """A class without validation images must not shift the numbers of the others."""
+    write_images(tmp_path / "train", 3)
+    write_images(tmp_path / "val", 2, classes=("red", "green"))
+    source = open_source(DataConfig(source=str(tmp_path)))
+    assert source.classes == ("blue", "green", "red")
+    assert sorted(source.val.labels()) == [1, 1, 2, 2]
+    assert source.train.load(0, 3)[1] == 0
+
+
+@pytest.mark.filterwarnings("ignore")  # timm's reader leaves the archive open
+def test_tar(tmp_path):
+    write_images(tmp_path / "files", 5)
+    with tarfile.open(tmp_path / "all.tar", "w") as archive:
+        archive.add(tmp_path / "files", arcname=".")
+    source = open_source(DataConfig(source=str(tmp_path / "all.tar")))
+    assert (len(source.train), len(source.val), source.classes) == (12, 3, ("blue", "green", "red"))
+    image, label = source.val.load(0, 3)
+    assert (image.size, label) == ((28, 20), source.val.labels()[0])
+
+
+def test_tars_of_splits(tmp_path):
+    for split, count in (("train", 4), ("val", 2)):
+        write_images(tmp_path / "files" / split, count)
+        with tarfile.open(tmp_path / f"{split}.tar", "w") as archive:
+            archive.add(tmp_path / "files" / split, arcname=split)
+    write_images(tmp_path / "files" / "val", 2)
+    source = open_source(DataConfig(source=str(tmp_path)))
+    assert (len(source.train), len(source.val), len(source.classes)) == (12, 6, 3)
+
+
+def test_torchvision_datasets(tmp_path):
+    """CIFAR-10's own files would have to be fetched; torchvision's folder reader is reached by the same door."""
+    for split in ("train", "val"):
+        write_images(tmp_path / split, 2)
+    source = open_source(DataConfig(source="torch/image_folder", root=str(tmp_path)))
+    assert (len(source.train), len(source.val), source.classes) == (6, 6, ("blue", "green", "red"))
+    assert source.train.load(5, 3)[1] == 2
+    with pytest.raises(ValueError, match="torch/cifar10 cannot be opened: Dataset not found"):
+        open_source(DataConfig(source="torch/cifar10", root=str(tmp_path)))
+    with pytest.raises(ValueError, match=r"torch/cifar10 needs the folder that holds it: --data.root DIR, got None"):
+        open_source(DataConfig(source="torch/cifar10"))
+
+
+def write_shards(root, splits=("train", "validation")):
+    """Two shards for each split, as webdataset has them, and timm's `_info.json`."""
+    write_images(root / "files", 8)
+    files = sorted((root / "files").rglob("*.png"))
+    info = {"splits": {}, "class_names": ["blue", "green", "red"]}
+    for split in splits:
+        shards = []
+        for shard in range(2):
+            with tarfile.open(root / f"{split}-{shard}.tar", "w") as archive:
+                for number, file in enumerate(files[shard::2]):
+                    archive.add(file, arcname=f"{number:04}.png")
+                    label = root / "label"
+                    label.write_text(str(["blue", "green", "red"].index(file.parent.name)))
+                    archive.add(label, arcname=f"{number:04}.cls")
+            shards.append(f"{split}-{shard}.tar")
+        info["splits"][split] = {
+            "name": split,
+            "num_samples": len(files),
+            "filenames": shards,
+            "shard_lengths": [len(files[shard::2]) for shard in range(2)],
+        }
+    (root / "_info.json").write_text(json.dumps(info))
+    return len(files)
+
+
+@pytest.mark.filterwarnings("ignore")  # webdataset's own
+@pytest.mark.parametrize("workers", [0, 2])
+def test_webdataset_streams(tmp_path, workers):
+    count = write_shards(tmp_path)
+    data = DataConfig(source="wds/colours", root=str(tmp_path), size=(16, 16))
+    source = open_source(data)
+    assert isinstance(source.train, StreamingDataset)
+    assert (len(source.train), len(source.val), source.classes) == (count, count, ("blue", "green", "red"))
+    show = ClassificationTransform(evaluation_transform(data))
+    batches = evaluation_batches(source.val, show, 5, rank=0, processes=1, channels=3, workers=workers)
+    assert sorted(label for batch in batches for label in batch.targets.tolist()) == [0] * 8 + [1] * 8 + [2] * 8
+    recipe = small_recipe("", optim={"batch": 4, "device_batch": 4})
+    plan = make_plan(recipe, len(source.train), 1)
+    how = {"seed": 0, "rank": 0, "channels": 3, "workers": workers}
+    shown = ClassificationTransform(training_transform(data, replace(recipe.augment, auto="")))
+    whole = list(training_batches(source.train, shown, plan, start=0, **how))
+    rest = list(training_batches(source.train, shown, plan, start=8, **how))
+    assert len(whole) == plan.steps
+    assert len(rest) == plan.steps - 8
+    assert all((a.pixels == b.pixels).all() for a, b in zip(whole[8:], rest, strict=True))
+
+
+@pytest.mark.filterwarnings("ignore")  # the library's own
+def test_hugging_face_datasets(tmp_path, monkeypatch):
+    import datasets
+    from timm.data.readers import reader_hfds
+
+    write_images(tmp_path / "train", 3)
+    write_images(tmp_path / "validation", 2)
+    load = datasets.load_dataset
+
+    def local(name, *, split, cache_dir, trust_remote_code):
+        assert name == "owner/colours"
+        return load("imagefolder", data_dir=str(tmp_path), split=split, cache_dir=str(tmp_path / "cache"))
+
+    monkeypatch.setattr(reader_hfds.datasets, "load_dataset", local)
+    source = open_source(DataConfig(source="hfds/owner/colours"))
+    assert (len(source.train), len(source.val), source.classes) == (9, 6, ("blue", "green", "red"))
+    assert source.val.load(5, 3)[1] == 2
+
+
+def test_fashion_mnist_as_it_is_packed(tmp_path):
+    for name, count in (("train", 30), ("t10k", 10)):
+        pixels = np.arange(count * 784, dtype=np.uint32).astype(np.uint8).tobytes()
+        (tmp_path / f"{name}-images-idx3-ubyte.gz").write_bytes(gzip.compress(bytes(16) + pixels))
+        (tmp_path / f"{name}-labels-idx1-ubyte.gz").write_bytes(gzip.compress(bytes(8) + bytes(n % 10 for n in range(count))))
+    source = open_source(DataConfig(source="fashion-mnist", root=str(tmp_path)))
+    assert (len(source.train), len(source.val), source.classes[9]) == (30, 10, "boot")
+    image, label = source.train.load(1, 1)
+    assert (image.size, image.mode, label) == ((28, 28), "L", 1)
+    assert image.getpixel((1, 0)) == (784 + 1) % 256
+    with pytest.raises(ValueError, match=r"there is no Fashion-MNIST in .*nowhere: apt install dataset-fashion-mnist"):
+        open_source(DataConfig(source="fashion-mnist", root=str(tmp_path / "nowhere")))
+
+
+def test_what_is_wrong_with_a_folder_raises(tmp_path):
+    def told(path):
+        with pytest.raises(ValueError, match=r".") as caught:
+            open_source(DataConfig(source=str(path)))
+        assert "\n" not in str(caught.value)
+        return str(caught.value)
+
+    assert told(tmp_path / "nowhere").startswith(f"there is no folder {tmp_path / 'nowhere'}; sources by name: digits, ")
+    (tmp_path / "empty").mkdir()
+    assert told(tmp_path / "empty").startswith(f"{tmp_path / 'empty'} holds no class folders")
+    write_images(tmp_path / "one", 2, classes=("red",))
+    assert told(tmp_path / "one") == f"{tmp_path / 'one'} has one class, red: at least two classes are needed"
+    (tmp_path / "one" / "void").mkdir()
+    assert told(tmp_path / "one") == f"{tmp_path / 'one' / 'void'} holds no images"
+    write_images(tmp_path / "split" / "train", 2, classes=("red", "blue"))
+    write_images(tmp_path / "split" / "val", 2)
+    assert told(tmp_path / "split") == f"{tmp_path / 'split' / 'val'} has an unknown class 'green'; the classes are: blue, red"
+    write_images(tmp_path / "half" / "val", 2)
+    assert told(tmp_path / "half") == f"{tmp_path / 'half'} has val/ but no train/"
+    write_images(tmp_path / "few", 1)
+    assert told(tmp_path / "few") == "class blue has one image: none is left for validation"
+    with pytest.raises(ValueError, match="there is no folder /nowhere"):
+        open_validation_set(tmp_path.__class__("/nowhere"), ("a", "b"))
+
+
+MODES = {
+    "L": (90, 90, 90),
+    "RGB": (30, 60, 90),
+    "RGBA": (30, 60, 90),
+    "CMYK": None,
+    "I;16": (90, 90, 90),
+    "I": (90, 90, 90),
+    "F": (90, 90, 90),
+    "1": (255, 255, 255),
+    "P": None,
+    "LA": (90, 90, 90),
+}
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("size", [(1, 1), (9, 5)])
+def test_any_kind_of_image(tmp_path, mode, size):
+    """16-bit images are scaled and not clipped; an image of one pixel is an image."""
+    folder = write_images(tmp_path / "data", 2)
+    fill = {"L": 90, "RGB": (30, 60, 90), "RGBA": (30, 60, 90, 255), "CMYK": (225, 195, 165, 0), "I;16": 90 * 257}
+    fill |= {"I": 90 * 257, "F": 90.4, "1": 1, "P": 7, "LA": (90, 255)}
+    file = folder / "red" / ("new.tif" if mode in ("CMYK", "F", "I", "I;16") else "new.png")
+    Image.new(mode, size, fill[mode]).save(file)
+    data = DataConfig(source=str(folder), size=(16, 16), val_share=0.5)
+    source = open_source(data)
+    places = [(part, i) for part in (source.train, source.val) for i in range(len(part)) if "new." in part.name(i)]
+    [(part, index)] = places
+    for channels in (3, 1):
+        image, label = part.load(index, channels)
+        assert (image.mode, image.size, label) == ("RGB" if channels == 3 else "L", size, 2)
+        shown = replace(data, channels=channels)
+        assert training_transform(shown, small_recipe("").augment)(image).shape == (channels, 16, 16)
+        assert evaluation_transform(shown)(image).shape == (channels, 16, 16)
+    if MODES[mode]:
+        image, _ = part.load(index, 3)
+        assert image.getpixel((0, 0)) == MODES[mode]
+
+
+def test_bad_images_are_named(tmp_path):
+    folder = write_images(tmp_path, 3)
+    noise = np.random.default_rng(0).integers(0, 255, (64, 64, 3), dtype=np.uint8)
+    Image.fromarray(noise).save(folder / "red" / "cut.jpg", quality=95)
+    whole = (folder / "red" / "cut.jpg").read_bytes()
+    (folder / "red" / "cut.jpg").write_bytes(whole[: len(whole) // 2])
+    (folder / "red" / "text.png").write_text("not an image")
+    (folder / "red" / "void.png").write_bytes(b"")
+    images = open_validation_set(folder, ("blue", "green", "red"))
+    told = {}
+    for index in range(len(images)):
+        try:
+            images.load(index, 3)
+        except BadImageError as error:
+            told[images.name(index).rsplit("/", 1)[-1]] = str(error)
+    assert set(told) == {"cut.jpg", "text.png", "void.png"}
+    assert told["cut.jpg"].startswith(f"{folder / 'red' / 'cut.jpg'} cannot be read: image file is truncated")
+    assert told["text.png"] == f"{folder / 'red' / 'text.png'} cannot be read: not an image"
+
+
+def test_the_recipe_is_chosen_by_the_size_of_images(tmp_path):
+    for side, name in ((32, "small_images"), (64, "medium_images"), (120, "large_images")):
+        folder = write_images(tmp_path / str(side), 3, size=(side, side + 8))
+        assert choose_recipe(str(folder), open_source(DataConfig(source=str(folder))))[0] == name
+    assert choose_recipe("digits", open_source(DataConfig()))[0] == "digits"
+
+
+def test_which_folders_are_classes(tmp_path):
+    def told(path):
+        with pytest.raises(ValueError, match=r".") as caught:
+            open_source(DataConfig(source=str(path)))
+        return str(caught.value)
+
+    camera = write_images(tmp_path / "camera", 3)
+    for file in camera.rglob("*.png"):
+        file.rename(file.with_suffix(".PNG"))
+    assert len(open_source(DataConfig(source=str(camera))).train) == 6
+    hidden = write_images(tmp_path / "hidden", 3)
+    write_images(hidden / ".trash", 2, classes=("red",))
+    assert told(hidden).startswith(f"{hidden / '.trash' / 'red'} is a hidden folder with images")
+    beside = write_images(tmp_path / "beside", 3)
+    (beside / "red" / "0.png").rename(beside / "0.png")
+    assert told(beside).startswith(f"{beside} holds images beside its class folders")
+    twice = write_images(tmp_path / "twice" / "a", 3).parent
+    write_images(twice / "b", 3, classes=("red",))
+    assert told(twice).startswith("two folders have the name of one class: ")
+    for split in ("train", "val"):
+        write_images(tmp_path / "nested" / split / "colours", 3)
+    nested = open_source(DataConfig(source=str(tmp_path / "nested")))
+    assert (nested.classes, len(nested.val)) == (("blue", "green", "red"), 9)
+    write_images(tmp_path / "flat" / "train", 3)
+    (tmp_path / "flat" / "val").mkdir()
+    (tmp_path / "flat" / "val" / "0.png").write_bytes(b"")
+    assert told(tmp_path / "flat").startswith(f"{tmp_path / 'flat' / 'val'} holds no class folders")

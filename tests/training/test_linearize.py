@@ -1,0 +1,259 @@
+"""`inline linearize`: from a trained softmax model to a linear one that every other command can use."""
+
+import json
+import shutil
+import signal
+import subprocess
+import time
+from contextlib import nullcontext, redirect_stdout
+from dataclasses import replace
+from io import StringIO
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from inline_attention.cli.main import main
+from inline_attention.data.config import DataConfig
+from inline_attention.layers import InLineAttention, SoftmaxAttention
+from inline_attention.training.linearize import LinearizeConfig
+from inline_attention.training.load_trained import load_trained
+
+from .small import command, environment, small_recipe, write_images, write_recipe
+
+STEPS = ("--steps", "4", "4", "6", "--batch", "8", "--device", "cpu", "--workers", "1")
+
+
+@pytest.fixture(scope="module")
+def teacher(tmp_path_factory):
+    """A softmax model of a few steps, and its images."""
+    folder = tmp_path_factory.mktemp("linearize")
+    data = write_images(folder / "data", 20)
+    recipe = small_recipe(
+        data,
+        model={"name": "inline_deit_nano", "mixer": "softmax", "args": "patch_size=4, depth=2, embed_dim=16, num_heads=2"},
+        schedule={"epochs": 2},
+    )
+    words = ["train", "--recipe", str(write_recipe(folder / "recipe.toml", recipe)), "--device", "cpu"]
+    main([*words, "--out", str(folder / "run")])
+    return folder
+
+
+@pytest.fixture(scope="module")
+def linear(teacher):
+    out, printed = teacher / "linear", StringIO()
+    with redirect_stdout(printed):
+        main(["linearize", str(teacher / "run"), *STEPS, "--out", str(out)])
+    return out, printed.getvalue()
+
+
+def test_the_record_of_the_phases(teacher, linear):
+    out, printed = linear
+    record = json.loads((out / "linearize.json").read_text())
+    assert [phase["phase"] for phase in record["phases"]] == ["new", "all", "distil"]
+    assert [phase["steps"] for phase in record["phases"]] == [4, 4, 6]
+    assert record["teacher"]["agreement"] == 100
+    assert record["teacher"]["error"] == 0
+    layers = record["swapped"]["layers"]
+    assert all(phase["layers"].keys() == layers.keys() for phase in record["phases"])
+    assert record["phases"][1]["error"] < record["phases"][0]["error"] < record["swapped"]["error"]
+    for word in ("teacher", "swap only", "new matched", "all matched", "distilled", "of the teacher's accuracy kept"):
+        assert word in printed
+    assert (out / "layers.png").stat().st_size > 10_000
+
+
+def test_the_model_is_linear_and_every_command_takes_it(teacher, linear, capsys):
+    out, _ = linear
+    found = load_trained(str(out))
+    mixers = [type(module) for module in found.model.modules() if isinstance(module, InLineAttention | SoftmaxAttention)]
+    assert mixers
+    assert set(mixers) == {InLineAttention}
+    record = json.loads((out / "linearize.json").read_text())
+    main(["eval", str(out), "--json", "--device", "cpu", "--workers", "1", "--out", str(teacher / "eval")])
+    assert json.loads(capsys.readouterr().out)["top1"] == pytest.approx(record["phases"][-1]["top1"], abs=1e-4)
+    for run, chosen in ((out, False), (teacher / "run", True)):  # no weights were chosen among: the last are kept
+        main(["eval", str(run), "--device", "cpu", "--workers", "1", "--out", str(teacher / f"eval-{run.name}")])
+        assert ("chose these weights by these very images" in capsys.readouterr().out) == chosen
+
+
+def test_only_new_parameters_change_first_then_attention(teacher, linear):
+    out, _ = linear
+    original = load_file(teacher / "run" / "best.safetensors")
+    first, second, third = (load_file(out / name / "best.safetensors") for name in ("1-new", "2-all", "3-distil"))
+    for name, value in original.items():
+        assert torch.equal(first[name], value), name
+        if ".mixer." not in name:
+            assert torch.equal(second[name], value), name
+    assert any(not torch.equal(second[name], value) for name, value in original.items() if ".mixer.q." in name)
+    assert any(not torch.equal(third[name], value) for name, value in original.items() if ".mlp." in name)
+
+
+def test_killed_and_resumed_it_is_the_same(teacher, linear):
+    whole, _ = linear
+    out = teacher / "killed"
+    for attempt, words in enumerate(([str(teacher / "run"), *STEPS], ["--resume", "--device", "cpu"])):
+        process = subprocess.Popen(
+            command("linearize", *words, "--out", str(out)),
+            env=environment(),
+            stderr=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+        )
+        begun = out / ("1-new" if attempt == 0 else "2-all") / "recipe.toml"
+        while process.poll() is None and not begun.is_file():
+            time.sleep(0.01)
+        process.send_signal(signal.SIGKILL)
+        assert process.wait() == -signal.SIGKILL
+    main(["linearize", "--out", str(out), "--resume", "--device", "cpu"])
+    one, other = (json.loads((folder / "linearize.json").read_text()) for folder in (whole, out))
+    for record in (one, other):
+        for phase in record["phases"]:
+            phase.pop("seconds")
+    assert one == other
+    tensors, again = load_file(whole / "best.safetensors"), load_file(out / "best.safetensors")
+    assert all(torch.equal(again[name], value) for name, value in tensors.items())
+
+
+class After:
+    """A stop that is requested after so many steps."""
+
+    def __init__(self, steps):
+        self.left = steps
+
+    def is_set(self):
+        self.left -= 1
+        return self.left <= 0
+
+
+@pytest.mark.parametrize(("steps", "phase", "at"), [(2, "1-new", 2), (4 + 4 + 3, "3-distil", 3)])
+def test_stopped_within_a_phase_it_resumes_to_the_same(teacher, linear, steps, phase, at, monkeypatch):
+    whole, _ = linear
+    out = teacher / f"stopped-{steps}"
+    with monkeypatch.context() as patch:
+        patch.setattr("inline_attention.cli.train.stop_signals", lambda: nullcontext(After(steps)))
+        with pytest.raises(SystemExit) as stop:
+            main(["linearize", str(teacher / "run"), *STEPS, "--out", str(out)])
+    assert stop.value.code == 130
+    assert [path.name for path in (out / phase / "checkpoints").glob("step-*")] == [f"step-{at:08}"]
+    if steps == 2:
+        (out / "options.json").rename(out / "lesson.json")  # as the first version called it
+    main(["linearize", "--out", str(out), "--resume", "--device", "cpu"])
+    tensors, again = load_file(whole / "best.safetensors"), load_file(out / "best.safetensors")
+    assert all(torch.equal(again[name], value) for name, value in tensors.items())
+
+
+def test_images_without_classes(teacher, capsys):
+    """A flat folder: agreement is told, accuracy is not."""
+    flat = teacher / "flat"
+    flat.mkdir()
+    for number, file in enumerate(sorted((teacher / "data").rglob("*.png"))[:40]):
+        (flat / f"{number}.png").write_bytes(file.read_bytes())
+    out = teacher / "unlabelled"
+    main(["linearize", str(teacher / "run"), "--data", str(flat), *STEPS, "--out", str(out)])
+    record = json.loads((out / "linearize.json").read_text())
+    assert record["labelled"] is False
+    assert record["teacher"]["top1"] is None
+    assert record["phases"][-1]["agreement"] > 0
+    assert "top-1" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([], "no model"),
+        (["inline_deit_nano"], "inline_deit_nano needs weights: --weights FILE, or --pretrained for those that timm has"),
+        (["RUN", "--mixer", "fast"], "unknown mixer 'fast'"),
+        (["RUN", "--only", "blocks.9"], "matches the whole name of no attention"),
+        (["RUN", "--batch", "0"], "must be positive"),
+        (["RUN", "--data", "nowhere"], "nowhere"),
+        (["RUN", "--batch", "8", "--steps", "0", "0", "0"], "no phase has both steps and parameters to train"),
+        (["RUN", "--batch", "1000"], "do not fill a batch of 1000"),
+        (["RUN", "--size", "4", "4"], "does not take images of 4 x 4"),
+        (["RUN", "--weights", "RUN"], "leave out one of the two"),
+        (["--resume"], "--resume needs --out"),
+    ],
+)
+def test_bad_input_is_reported_in_one_line(teacher, words, said, tmp_path, capsys):
+    asked = [str(teacher / "run") if word == "RUN" else word for word in words]
+    out = [] if "--resume" in words else ["--out", str(tmp_path / "out")]
+    assert said in refused(capsys, *asked, *out, "--device", "cpu")
+    assert not (tmp_path / "out").exists()  # nothing stands in the way of the next try
+
+
+def test_a_folder_is_not_overwritten_and_keeps_its_options(teacher, linear, capsys):
+    out, _ = linear
+    assert "holds a run" in refused(capsys, str(teacher / "run"), *STEPS, "--out", str(out))
+    assert "--mixer linear" in refused(capsys, "--out", str(out), "--resume", "--mixer", "linear")
+    assert "nothing" in refused(capsys, "nothing", "--out", str(out), "--resume")
+    assert "other weights or images" in refused(capsys, "--out", str(out), "--resume", "--data", str(teacher / "flat"))
+    with pytest.raises(SystemExit):
+        main(["train", "--resume", "--out", str(out)])
+    assert "inline linearize --out" in capsys.readouterr().err
+
+
+def _as_the_first_version_wrote_it(folder):
+    """The same folder with the names that some keys had."""
+    for path, new, old in (("before.json", '"images":', '"pictures":'), ("3-distil/recipe.toml", "crop_mode =", "view =")):
+        text = (folder / path).read_text()
+        assert new in text
+        (folder / path).write_text(text.replace(new, old))
+
+
+def test_a_finished_folder_may_have_moved(linear, tmp_path, monkeypatch, capsys):
+    """Resumed under another name, and with key names of the first version, it reports what it reported."""
+    out, _ = linear
+    moved = tmp_path / "moved"
+    shutil.copytree(out, moved)
+    (moved / "3-distil" / "result.json").unlink()
+    _as_the_first_version_wrote_it(moved)
+    monkeypatch.chdir(tmp_path)
+    main(["linearize", "--resume", "--out", "moved", "--device", "cpu", "--workers", "1"])
+    assert "distilled" in capsys.readouterr().out
+    one, other = ((folder / "best.safetensors").read_bytes() for folder in (out, moved))
+    assert one == other
+
+
+@pytest.mark.parametrize("words", [("--local", "False"), ("--steps", "0", "4", "4")])
+def test_without_the_first_phase_it_starts_from_the_teacher(teacher, words, tmp_path):
+    """Not with drawn weights: what attention does not hold is the teacher's."""
+    asked = [str(teacher / "run"), *STEPS, *words, "--out", str(tmp_path / "out")]
+    main(["linearize", *asked])
+    original, second = (load_file(folder / "best.safetensors") for folder in (teacher / "run", tmp_path / "out" / "2-all"))
+    assert all(torch.equal(second[name], value) for name, value in original.items() if ".mixer." not in name)
+
+
+def test_a_linear_model_can_be_linearized_again(linear, tmp_path):
+    """Its second swap comes after its first: one block stays InLine."""
+    out, _ = linear
+    words = ("--mixer", "linear", "--only", r"stages\.0\.blocks\.1\.mixer", "--out", str(tmp_path / "out"))
+    main(["linearize", str(out), *STEPS, *words])
+    found = load_trained(str(tmp_path / "out")).model
+    assert [type(block.mixer).__name__ for block in found.stages[0].blocks] == ["InLineAttention", "LinearAttention"]
+
+
+def refused(capsys, *words):
+    """What the command says in its last line when it ends with 2."""
+    with pytest.raises(SystemExit) as stop:
+        main(["linearize", *words])
+    assert stop.value.code == 2
+    last = capsys.readouterr().err.strip().splitlines()[-1]
+    assert last.startswith("inline: ")
+    return last
+
+
+def test_a_timm_model_can_be_trained_with_another_attention(teacher):
+    """`model.swap`, and its weights know of it."""
+    out = teacher / "vit"
+    args = "img_size=16, patch_size=4, embed_dim=16, depth=2, num_heads=2"
+    main([
+        "train", "--data", str(teacher / "data"), "--model.name", "vit_tiny_patch16_224", "--model.args", args,
+        "--model.swap", 'mixer="inline"', "--data.size", "16", "16", "--schedule.epochs", "1", "--optim.batch", "8",
+        "--device", "cpu", "--data.workers", "1", "--out", str(out),
+    ])  # fmt: skip
+    assert any(isinstance(module, InLineAttention) for module in load_trained(str(out)).model.modules())
+
+
+def test_phases_share_the_steps_of_the_epochs():
+    usual = LinearizeConfig(DataConfig(source="images"))
+    assert usual.phase_steps(64_000) == (50, 100, 2350)
+    assert replace(usual, epochs=0.01).phase_steps(64_000) == (1, 1, 9)
+    assert replace(usual, steps=(3, 0, 7)).phase_steps(64_000) == (3, 0, 7)
