@@ -79,7 +79,7 @@ def build(model_cache: ModelCache, running: RunningAnswers) -> gr.Blocks:
 
         inputs = [image, models, down, across, layer, head, part, size]
         _connect(model_cache, running, page, inputs, [*places, note], [rays, locality], samples)
-        largest.change(  # not `input`, which may come before the new value has
+        largest.input(
             running.counted(timing(model_cache, running)),
             [image, models, largest],
             [times, times_text],
