@@ -75,7 +75,7 @@ class Eval:
         from ..training.config import Recipe
         from ..training.load_trained import load_trained, task_named, validation_set
         from ..training.recipe import check
-        from .eval_dense import evaluate_dense
+        from .dense import evaluate_dense
 
         if self.batch is not None and self.batch < 1:
             raise ValueError(f"--batch must be positive, got {self.batch}")

@@ -57,7 +57,7 @@ class Predict:
         """Predict a batch at a time, and print as results come."""
         from ..training.load_trained import load_trained, task_named
         from .arguments import usable_device
-        from .predict_dense import predict_dense
+        from .dense import predict_dense
         from .train import newest_run
 
         self._check()

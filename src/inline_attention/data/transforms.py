@@ -8,7 +8,7 @@ from PIL import Image
 from timm.data import create_transform
 from torch import Tensor
 
-from ..lite.transform import per_channel
+from ..lite.decode import per_channel
 from .config import AugmentConfig, DataConfig
 
 RETRIES = 10

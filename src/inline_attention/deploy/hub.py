@@ -20,8 +20,8 @@ from safetensors.torch import save_file
 from timm.models import create_model, is_model, save_for_hf
 from torch import nn
 
-from ..lite.decode import first_line
-from ..lite.transform import TRANSFORM_FIELDS, per_channel, upgrade_transform
+from ..lite.decode import first_line, per_channel
+from ..lite.transform import TRANSFORM_FIELDS, upgrade_transform
 
 WEIGHTS = "model.safetensors"
 FILES = ("config.json", WEIGHTS, "README.md")

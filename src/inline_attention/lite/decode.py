@@ -1,5 +1,6 @@
 """Images from files: any mode and bit depth becomes 8-bit RGB or grey, and a file that cannot be read is named."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import IO
 
@@ -58,6 +59,11 @@ def on_white(image: Image.Image) -> Image.Image:
     white = Image.new("RGBA", layer.size, "white")
     white.alpha_composite(layer)
     return white
+
+
+def per_channel(values: Sequence[float], channels: int) -> tuple[float, ...]:
+    """One value for each channel: a grey image takes the mean of the values for red, green and blue."""
+    return tuple(values) if len(values) == channels else (sum(values) / len(values),)
 
 
 def first_line(error: BaseException) -> str:

@@ -1,6 +1,6 @@
 """The evaluation transform of a classifier in pillow and numpy: the same numbers as timm's, without torch."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from math import floor
 from typing import Any
@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from .decode import per_channel
+
 CROP_MODES = ("squash", "center")
 INTERPOLATIONS = {method.name.lower(): method for method in Image.Resampling}
-
-
 RENAMED_TRANSFORM_FIELDS = {"view": "crop_mode"}
 """Names of fields in files of the first version, and what they are called now."""
 
@@ -20,11 +20,6 @@ RENAMED_TRANSFORM_FIELDS = {"view": "crop_mode"}
 def upgrade_transform(fields: Mapping[str, Any]) -> dict[str, Any]:
     """Fields of a transform by the names of this version, whichever version wrote them."""
     return {RENAMED_TRANSFORM_FIELDS.get(name, name): value for name, value in fields.items()}
-
-
-def per_channel(values: Sequence[float], channels: int) -> tuple[float, ...]:
-    """One value for each channel: a grey image takes the mean of the values for red, green and blue."""
-    return tuple(values) if len(values) == channels else (sum(values) / len(values),)
 
 
 @dataclass(frozen=True)
