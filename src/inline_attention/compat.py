@@ -160,6 +160,24 @@ def disable_gradio_analytics() -> None:
     os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
 
 
+def shorten_gradio_errors(report: Callable[[str], None]) -> None:
+    """Let gradio report each question that it cannot answer in one line.
+
+    It prints a traceback for a wrong number of values, or values of a wrong type, which any visitor can send. There is no
+    option.
+    """
+    import sys
+    from types import SimpleNamespace
+
+    from gradio import queueing
+
+    def print_exc() -> None:
+        error = sys.exc_info()[1]
+        report(f"{type(error).__name__}: {str(error).partition(chr(10))[0]}")
+
+    queueing.traceback = SimpleNamespace(print_exc=print_exc)
+
+
 def option_name(annotation: Any) -> str | None:
     """The name that `tyro.conf.arg(name=...)` gives an option; "" if it leaves the name out, None if it gives none.
 

@@ -12,9 +12,10 @@ from time import perf_counter, sleep
 
 
 @contextmanager
-def running_server(folder, *models):
+def running_server(folder, *models, ending=signal.SIGINT, log=None):
     """Its address. It is ended by Ctrl-C while it computes an answer: with exit code 0, in seconds, and nothing is left.
 
+    `log` gets the lines that it printed after its address.
     If the process ended under the thread that computes, torch would abort it.
     """
     heard = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # background jobs of a shell ignore it
@@ -30,10 +31,13 @@ def running_server(folder, *models):
             ask_for_times(address, ["vit_small_patch16_224", "deit_tiny_patch16_224"])
             sleep(1)  # so that it is being computed
             begun = perf_counter()
-            server.send_signal(signal.SIGINT)
+            server.send_signal(ending)
             assert server.wait(20) == 0, "Ctrl-C is how it is ended"
             assert perf_counter() - begun < 15
-            assert "Traceback" not in server.stdout.read()
+            said = server.stdout.read()
+            assert "Traceback" not in said
+            if log is not None:
+                log += said.splitlines()
             assert not list(folder.glob("inline-explore-*")), "uploads are deleted"
         finally:
             server.kill()

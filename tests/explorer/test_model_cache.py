@@ -13,7 +13,6 @@ from PIL import Image
 
 from inline_attention.analysis.capture import capture_pass
 from inline_attention.analysis.sample_images import SAMPLES, sample_image
-from inline_attention.explorer import page as explorer_page
 from inline_attention.explorer.answers import (
     PageState,
     RunningAnswers,
@@ -194,30 +193,7 @@ def test_visitors_share_models_without_mixing_answers():
         assert torch.equal(mixed, alone)
 
 
-def test_images_come_as_uploads_only():
-    """Not as data in a question, nor from elsewhere; a question is small."""
-    from starlette.applications import Starlette
-    from starlette.middleware import Middleware
-    from starlette.responses import PlainTextResponse
-    from starlette.routing import Route
-    from starlette.testclient import TestClient
-
-    from inline_attention.explorer.request_filter import LARGEST_REQUEST, RequestFilter
-
-    async def echo(request):
-        return PlainTextResponse(str(len(await request.body())))
-
-    routes = [Route("/join", echo, methods=["GET", "POST"]), Route("/upload", echo, methods=["POST"])]
-    client = TestClient(Starlette(routes=routes, middleware=[Middleware(RequestFilter)]))
-    good = {"data": [{"path": "/tmp/a.png", "url": "http://127.0.0.1:7860/file=/tmp/a.png"}]}
-    assert client.post("/join", json=good).status_code == 200
-    assert client.post("/join", content=b"x" * LARGEST_REQUEST).text == str(LARGEST_REQUEST)
-    assert client.get("/join").text == "0"
-    for where in ("http://10.0.0.1/a.png", "HTTPS://example.org/a.png", "data:image/png;base64,AAAA", "file:///etc/passwd"):
-        assert client.post("/join", json={"data": [{"path": where}]}).status_code == 400, where
-    assert client.post("/join", content=b"x" * (LARGEST_REQUEST + 1)).status_code == 400
-    assert client.post("/upload", content=b"x" * (LARGEST_REQUEST + 1)).status_code == 200
-
+def test_images_are_not_taken_as_data_in_a_question():
     class Payload:
         path, url = None, "data:image/png;base64,AAAA"
 
@@ -267,27 +243,3 @@ def test_the_end_waits_for_answers_that_are_being_computed():
     with pytest.raises(ValueError, match="no"):
         fails()
     assert running.close(0)
-
-
-def test_the_server_reports_its_address_and_ends_after_a_bounded_wait(monkeypatch):
-    class Page:
-        def queue(self, **_):
-            pass
-
-        def launch(self, **_):
-            return None, "http://here", None
-
-        def close(self, **_):
-            pass
-
-    class Interrupted:
-        def wait(self):
-            raise KeyboardInterrupt
-
-    reported, waited = [], []
-    monkeypatch.setattr(explorer_page, "build", lambda *_: Page())
-    monkeypatch.setattr(explorer_page, "Event", Interrupted)
-    monkeypatch.setattr(RunningAnswers, "close", lambda _, seconds: waited.append(seconds))
-    explorer_page.serve(None, reported.append)
-    assert reported == ["http://here"]
-    assert waited == [explorer_page.LONGEST_WAIT]

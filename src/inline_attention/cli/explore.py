@@ -25,11 +25,15 @@ class Explore:
 
     def run(self) -> None:
         """Serve until Ctrl-C."""
-        from ..explorer.model_cache import ModelCache
-        from ..explorer.page import serve
+        from ..explorer.address import listen
 
-        model_cache = ModelCache(self.models, pretrained=self.pretrained, seed=self.seed)
-        serve(model_cache, _print_address, host=self.host, port=self.port, open_browser=self.open)
+        listener, address = listen(self.host, self.port)  # first: models take seconds to load
+        with listener:
+            from ..explorer.model_cache import ModelCache
+            from ..explorer.server import serve
+
+            model_cache = ModelCache(self.models, pretrained=self.pretrained, seed=self.seed)
+            serve(model_cache, _print_address, listener, address, open_browser=self.open)
 
 
 def _print_address(address: str) -> None:

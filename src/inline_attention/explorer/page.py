@@ -1,23 +1,14 @@
-"""The page: its controls, which function answers which of them, and the server."""
+"""The page: its controls, and which function answers which of them."""
 
-import os
-import tempfile
-from collections.abc import Callable
-from threading import Event
 from typing import Any
 
 import gradio as gr
-from starlette.middleware import Middleware
 
 from ..analysis.sample_images import SAMPLES, sample_image
 from .answers import MODELS, SIZES, PageState, RunningAnswers, answer, check_upload, curves, displayed_size, read_image, timing
 from .inspect import heads_and_layers
 from .model_cache import ModelCache
-from .request_filter import RequestFilter
 
-LARGEST_FILE = "20mb"
-LONGEST_WAIT = 60.0
-"""Seconds that the server waits at its end for answers that are being computed."""
 PARTS = [
     ("together", "together"),
     ("global", "global"),
@@ -153,34 +144,3 @@ def _connect(
     picked.then(show, inputs, maps, **quick).success(draw, inputs, drawn, **later)
     models.change(choose, inputs, [layer, head, *maps], **quick).success(draw, inputs, drawn, **later)
     page.load(choose, inputs, [layer, head, *maps], show_progress="minimal", **order).success(draw, inputs, drawn, **later)
-
-
-def serve(
-    model_cache: ModelCache, report: Callable[[str], None], *, host: str = "127.0.0.1", port: int | None = None,
-    open_browser: bool = False,
-) -> None:  # fmt: skip
-    """Serve the page until Ctrl-C; uploads are kept in a folder that is deleted with the server.
-
-    Args:
-        report: called with the page's address once it is served.
-        host: the address to listen at; the usual one is reached from this machine only.
-        port: a free one from 7860 on if None.
-    """
-    running = RunningAnswers()
-    with tempfile.TemporaryDirectory(prefix="inline-explore-") as folder:
-        os.environ["GRADIO_TEMP_DIR"] = folder
-        page = build(model_cache, running)
-        page.queue(default_concurrency_limit=2, max_size=64)
-        _, address, _ = page.launch(
-            server_name=host, server_port=port, share=False, inbrowser=open_browser, quiet=True, prevent_thread_lock=True,
-            max_file_size=LARGEST_FILE, show_error=True, footer_links=[], ssr_mode=False, enable_monitoring=False, css=CSS,
-            app_kwargs={"middleware": [Middleware(RequestFilter)]},
-            theme=gr.themes.Default(font=["system-ui", "sans-serif"], font_mono=["monospace"]),
-        )  # fmt: skip
-        report(address)
-        try:
-            Event().wait()
-        except KeyboardInterrupt:
-            page.close(verbose=False)  # also stops the queue: no further answer begins
-            running.close(LONGEST_WAIT)
-    del os.environ["GRADIO_TEMP_DIR"]
