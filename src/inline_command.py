@@ -71,7 +71,7 @@ def quick_answer(words: list[str]) -> str | None:
     """What is answered without any command: the help of `inline` or of a group, or the version. None for all else."""
     if not words or words[0] in HELP:
         return _table("inline COMMAND [OPTIONS]", "Injective Linear Attention for vision transformers.", COMMANDS)
-    if words[0] in VERSION:
+    if words[0] == "version" or any(word in VERSION for word in words):
         return f"inline-attention {version('inline-attention')}"
     group = COMMANDS.get(words[0])
     if isinstance(group, Group) and words[1:2] and words[1] in HELP:
@@ -103,9 +103,7 @@ def _find(word: str, commands: Mapping[str, Entry], before: str) -> Entry:
 def _table(usage: str, summary: str, commands: Mapping[str, Command | Group]) -> str:
     lines = [f"usage: {usage}", "", summary, "", "commands:"]
     lines += [f"  {name:<12}{entry.summary}" for name, entry in commands.items()]
-    lines += ["", "options:", "  -h, --help     print this help"]
-    if commands is COMMANDS:
-        lines.append("  -V, --version  print the version")
+    lines += ["", "options:", "  -h, --help     print this help", "  -V, --version  print the version"]
     return "\n".join([*lines, "", f"{usage.partition(' [')[0]} --help prints the options of a command."])
 
 

@@ -1,6 +1,7 @@
 """What a user of the command sees."""
 
 import json
+import re
 import subprocess
 import sys
 from importlib import import_module
@@ -39,7 +40,7 @@ def test_help_is_a_table_of_contents(capsys):
     code, out, _ = run(capsys, "--help")
     assert code == 0
     assert all(f"\n  {command} " in out for command in COMMANDS)
-    assert "--version" in out
+    assert "\n  -V, --version  print the version\n" in out
     assert run(capsys) == run(capsys, "-h") == (0, out, "")
     code, out, _ = run(capsys, "bench", "--help")
     assert code == 0
@@ -47,6 +48,16 @@ def test_help_is_a_table_of_contents(capsys):
     code, out, _ = run(capsys, "bench", "layer", "--help")
     assert code == 0
     assert all(option in out for option in ("--out", "--seed", "--device", "--json", "--quick"))
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["--version", "-V", "version", "train --version", "bench --version", "bench layer -V", "predict --onnx x -V"],
+)
+def test_the_version_is_an_option_everywhere(capsys, words):
+    code, out, err = run(capsys, *words.split())
+    assert (code, err) == (0, "")
+    assert re.fullmatch(r"inline-attention \d+\.\d+\.\d+\n", out)
 
 
 SHARED = {"out": Path, "seed": int, "device": str, "resume": bool, "json": bool, "workers": int, "skip-bad": bool}
@@ -121,7 +132,7 @@ def test_every_option_of_version_0_1_is_there_or_says_its_new_name():
 
 
 HELPS = [
-    ["--help"], ["--version"], ["train", "--help"], ["train", "--help-all"], ["eval", "-h"], ["predict", "--help"],
+    ["--help"], ["train", "--version"], ["train", "--help"], ["train", "--help-all"], ["eval", "-h"], ["predict", "--help"],
     ["predict", "--onnx", "a.onnx", "--help"], ["list", "--help"], ["bench", "--help"], ["bench", "layer", "--help"],
     ["analyze", "report", "--help"], ["explore", "--help"], ["reproduce", "--help"], ["linearize", "--help"],
     ["convert", "--help"], ["export", "--help"], ["trian"],
