@@ -21,7 +21,7 @@ demo: $(VENV)/.ready  ## train a small model on digits: a table, curves and atte
 test: $(VENV)/.ready  ## run the tests in two processes, and list the skipped ones with their reasons
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --quiet -rs
 
-slow: $(VENV)/.ready  ## run the slow tests: the largest models, all combinations of compiling and exporting
+slow: $(VENV)/.ready  ## run the slow tests: the largest models, all combinations of compiling and exporting, runs that are killed
 	$(BIN)/python -m pytest --numprocesses 2 --quiet -rs -m slow
 
 coverage: $(VENV)/.ready  ## run the tests and report which lines they do not run

@@ -1,6 +1,7 @@
 """Private parts of other packages that the package relies on: each test fails when a new release changes one."""
 
 import os
+import re
 from dataclasses import dataclass
 from importlib.util import find_spec, module_from_spec
 from inspect import signature
@@ -169,3 +170,19 @@ def test_gradio_reads_that_it_sends_nothing(monkeypatch):
     from gradio.analytics import analytics_enabled
 
     assert not analytics_enabled()
+
+
+def test_gradio_reports_what_it_cannot_answer_in_one_line(monkeypatch):
+    """tests/explorer/test_server.py asks a server what it cannot answer."""
+    from gradio import queueing
+
+    used = set(re.findall(r"traceback\.(\w+)", Path(queueing.__file__).read_text()))
+    assert used == {"print_exc"}
+    monkeypatch.setattr(queueing, "traceback", queueing.traceback)  # restored after the test
+    said = []
+    compat.shorten_gradio_errors(said.append)
+    try:
+        raise ValueError("two\nlines")
+    except ValueError:
+        queueing.traceback.print_exc()
+    assert said == ["ValueError: two"]

@@ -15,6 +15,7 @@ ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 LONGEST_README = 170
+WIDEST_CODE = 120
 AMERICAN = re.compile(
     r"\b(?:colors?|gray|behaviors?|neighbors?|normaliz\w+|\w*labeled|favor\w*|recogniz\w+|summariz\w+|initializ\w+"
     r"|parallelized|analyz(?:ed|ing)|artifacts?|modeling)\b"
@@ -54,6 +55,14 @@ def test_snippets_run_and_print_what_the_page_says(page):
             exec(compile(code, f"{page.name}", "exec"), names)
         if next_language == "text":
             assert printed.getvalue() == text
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_code_fits_the_column_of_the_site(page):
+    """docs/site.css makes it wide enough for 120 characters. Output after a prompt is as a program prints it, and wraps."""
+    code = [text for language, text in blocks(page) if language in ("bash", "console", "py", "python", "sh")]
+    lines = [line for text in code if not text.startswith("$ ") for line in text.splitlines()]
+    assert max(map(len, lines), default=0) <= WIDEST_CODE, max(lines, key=len)
 
 
 def defined_tests(file: Path) -> set[str]:

@@ -175,7 +175,7 @@ def shorten_gradio_errors(report: Callable[[str], None]) -> None:
         error = sys.exc_info()[1]
         report(f"{type(error).__name__}: {str(error).partition(chr(10))[0]}")
 
-    queueing.traceback = SimpleNamespace(print_exc=print_exc)
+    vars(queueing)["traceback"] = SimpleNamespace(print_exc=print_exc)
 
 
 def option_name(annotation: Any) -> str | None:
