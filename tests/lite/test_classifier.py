@@ -148,10 +148,12 @@ def test_wrong_batches(tmp_path):
 
 
 def test_numbers_that_are_not_finite(tmp_path):
-    data = graph(weights=np.full((3, 4), np.inf, dtype=np.float32))
-    classifier = OnnxClassifier.open(write(tmp_path, data))
-    with pytest.raises(ValueError, match=r"model.onnx gave numbers that are not finite: fp32 is not enough for it$"):
-        classifier.classify(images())
+    classifier = OnnxClassifier.open(write(tmp_path, graph(weights=np.full((3, 4), 1e38, dtype=np.float32))))
+    said = r"model.onnx gives numbers that are not finite \(NaN or infinity\) for b.png: fp32 is not enough for it$"
+    batch = images()
+    batch[1] = 100
+    with pytest.raises(FloatingPointError, match=said):
+        classifier.likeliest(batch, images=["a.png", "b.png", "c.png"])
 
 
 def test_providers(tmp_path, capfd):

@@ -4,7 +4,7 @@
 `scaled_dot_product_attention`, as timm's vision transformers do. What is stored grows linearly with the number of tokens.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from ..layers import Block, Mixer
+from ..models.finite import check_outputs
 from .attention import Attention, MixerAttention, SdpaAttention
 
 
@@ -93,10 +94,13 @@ def evaluating(model: nn.Module) -> Iterator[None]:
             module.training = True
 
 
-def capture_pass(model: nn.Module, pixels: Tensor) -> Captured:
-    """The attention of one forward pass over (B, C, H, W), in eval mode without gradients; ValueError if there is none."""
+def capture_pass(model: nn.Module, pixels: Tensor, names: Sequence[str] = ()) -> Captured:
+    """The attention of one forward pass over (B, C, H, W), in eval mode without gradients; ValueError if there is none.
+
+    Outputs that are not finite raise a FloatingPointError with the image's name, if `names` has it.
+    """
     with torch.no_grad(), evaluating(model), capture(model) as captured:
-        model(pixels)
+        check_outputs(model(pixels), names, type(model).__name__)
     if not captured.layers:
         why = f": {len(captured.left_out)} layers attend within windows or pool" if captured.left_out else ""
         raise NoAttentionError(f"no attention over the image was found in {type(model).__name__}{why}")

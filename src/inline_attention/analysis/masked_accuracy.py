@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from ..layers import Mixer
+from ..models.finite import check_outputs
 from ..ops.reference import softmax_weights
 from .attention import Attention, MixerAttention, SdpaAttention
 from .capture import Captured, capture, capture_pass, evaluating
@@ -164,10 +165,10 @@ def masked_accuracy(
         for pixels, labels in batches:
             if not total:
                 untouched = _untouched(capture_pass(model, pixels[:1]), sizes)
-            correct[0] += int((model(pixels).argmax(1) == labels).sum())
+            correct[0] += _correct(model, pixels, labels)
             for number, (rule, size) in enumerate(settings, start=1):
                 with mask_keys(model, _hide(rule, size, seed, untouched[size])):
-                    correct[number] += int((model(pixels).argmax(1) == labels).sum())
+                    correct[number] += _correct(model, pixels, labels)
             total += len(labels)
             progress(total)
     if not total:
@@ -177,6 +178,13 @@ def masked_accuracy(
     for (rule, _), percent in zip(settings, percents[1:], strict=True):
         found[rule].append(percent)
     return MaskedAccuracy(percents[0], total, tuple(sizes), found, untouched)
+
+
+def _correct(model: nn.Module, pixels: Tensor, labels: Tensor) -> int:
+    """How many images are classified correctly."""
+    logits = model(pixels)
+    check_outputs(logits)
+    return int((logits.argmax(1) == labels).sum())
 
 
 def _untouched(captured: Captured, sizes: Sequence[int]) -> dict[int, list[str]]:

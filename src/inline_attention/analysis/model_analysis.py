@@ -37,12 +37,14 @@ def kind_of(captured: Captured) -> str:
     return f"{most} with local residual" if local else most
 
 
-def capture_batches(analyzed: AnalyzedModel, images: Sequence[Any], size: int = 8) -> Iterator[Captured]:
-    """The captured attention of the model over the images, a batch at a time."""
+def capture_batches(
+    analyzed: AnalyzedModel, images: Sequence[Any], size: int = 8, names: Sequence[str] = ()
+) -> Iterator[Captured]:
+    """The captured attention of the model over the images, a batch at a time; `names` are the images', for messages."""
     device = next(analyzed.model.parameters()).device
     for start in range(0, len(images), size):
         pixels = torch.stack([analyzed.prepare(image) for image in images[start : start + size]])
-        yield capture_pass(analyzed.model, pixels.to(device))
+        yield capture_pass(analyzed.model, pixels.to(device), names[start : start + size])
 
 
 def confusion_of(batches: Iterable[Captured], tolerances: Sequence[float] = TOLERANCES) -> Confusion:

@@ -65,7 +65,7 @@ class Analysis:
         from ..analysis.model_analysis import capture_batches
 
         size = 8
-        batches = capture_batches(model.subject, images.images, size)
+        batches = capture_batches(model.subject, images.images, size, images.names)
         console = Console(stderr=True)
         total = -(-len(images.images) // size)
         for number, seen in enumerate(track(batches, f"{label}: {model.subject.label}", total, console)):

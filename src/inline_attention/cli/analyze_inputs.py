@@ -32,6 +32,8 @@ class AnalyzedImages:
     source: str
     classes: tuple[str, ...] = ()
     """Names of the labels: the classes of the first model."""
+    names: tuple[str, ...] = ()
+    """Of the images, for messages."""
 
 
 def load_models(names: Sequence[str], *, pretrained: bool, seed: int, device: "torch.device") -> list[LoadedModel]:
@@ -96,7 +98,8 @@ def load_images(
     order = torch.randperm(len(dataset), generator=torch.Generator().manual_seed(seed)).tolist()[:count]
     pairs = [dataset.load(index, 3) for index in order]
     labels = [label for _, label in pairs] if labelled else None
-    return AnalyzedImages([image for image, _ in pairs], labels, source, first.trained.classes)
+    names = tuple(dataset.name(index) for index in order)
+    return AnalyzedImages([image for image, _ in pairs], labels, source, first.trained.classes, names)
 
 
 def choose_image(image: str | None, analyzed: AnalyzedImages) -> tuple["Image.Image", str]:

@@ -77,6 +77,8 @@ def compare_predictions(
     """
     import torch
 
+    from ..models.finite import check_outputs
+
     source, total = images_from.source, min(count, len(images_from.images))
     say(f"{total:,} images of {source}")
     done = same = model_right = file_right = 0
@@ -87,8 +89,8 @@ def compare_predictions(
         pixels, classes = batch.pixels[: total - done], batch.targets[: total - done]
         with torch.no_grad():
             by_model, by_file = trained.model(pixels), run(pixels)
-        if not torch.isfinite(by_file).all():
-            raise FloatingPointError(f"the file gives numbers that are not finite for images of {source}: not written")
+        check_outputs(by_model, batch.names)
+        check_outputs(by_file, batch.names, "nothing is written: the file")
         model_class, file_class = by_model.argmax(1), by_file.argmax(1)
         same += int((model_class == file_class).sum())
         model_right += int((model_class == classes).sum())

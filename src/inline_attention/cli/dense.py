@@ -98,7 +98,7 @@ def predict_dense(options: "Predict", model: str, device: "torch.device") -> Non
             print(f"inline: {error}", file=sys.stderr)
             bad += 1
             continue
-        found = dense.task.predict(dense.model, image, device)
+        found = dense.task.predict(dense.model, image, device, name)
         path = _unused_path(out, Path(name).stem.replace(" ", "-"), taken)
         for written in (path, _label_path(path)):
             if written.resolve() == Path(name).resolve():

@@ -101,7 +101,7 @@ class Predict:
         transform, channels = evaluation_transform(trained.data), trained.data.channels
         images = open_images(self.images)
         for names, pixels in in_batches(images, transform, channels, self.batch, skip_bad=self.skip_bad):
-            print_classes(names, top_classes(trained, torch.stack(pixels).to(device), self.top), as_json=self.json)
+            print_classes(names, top_classes(trained, torch.stack(pixels).to(device), self.top, names), as_json=self.json)
 
     def _stream(self, trained: "Trained") -> None:
         """Classify each image at its own size, with a progress bar."""
@@ -130,4 +130,4 @@ class Predict:
                     raise ValueError(f"{name}: {error} (--skip-bad goes on)") from error
                 print(f"inline: {name}: {error}", file=sys.stderr)
                 continue
-            print_classes([name], top_of_logits(trained, found.logits, self.top), as_json=self.json)
+            print_classes([name], top_of_logits(trained, found.logits, self.top, [name]), as_json=self.json)

@@ -57,7 +57,7 @@ class PredictOnnx:
         transform = classifier.description.transform
         images = open_images(self.images)
         for names, pixels in in_batches(images, transform, transform.channels, self.batch, skip_bad=self.skip_bad):
-            print_classes(names, classifier.likeliest(np.stack(pixels), self.top), as_json=self.json)
+            print_classes(names, classifier.likeliest(np.stack(pixels), self.top, names), as_json=self.json)
 
 
 class _Parser(ArgumentParser):

@@ -93,6 +93,8 @@ class Batch:
     valid: Tensor  # (B,)
     bad: tuple[str, ...]
     """A line for each image that could not be read."""
+    names: tuple[str, ...] = ()
+    """Names of the B images, where they have any."""
 
     def pin_memory(self) -> "Batch":
         """For asynchronous copies to a GPU; called by torch."""
@@ -103,7 +105,7 @@ class Batch:
         return self._each(lambda tensor: tensor.to(device, non_blocking=True))
 
     def _each(self, change: Callable[[Tensor], Tensor]) -> "Batch":
-        return Batch(_each(change, self.pixels), _each(change, self.targets), change(self.valid), self.bad)
+        return Batch(_each(change, self.pixels), _each(change, self.targets), change(self.valid), self.bad, self.names)
 
 
 def _each(change: Callable[[Tensor], Tensor], value: Any) -> Any:
@@ -132,6 +134,7 @@ class Sample:
     target: Any
     valid: bool
     bad: tuple[str, ...] = ()
+    name: str = ""
 
 
 @dataclass(frozen=True)
@@ -157,7 +160,7 @@ class TransformedDataset(Dataset[Sample]):
             except BadImageError as error:
                 bad.append(str(error))
                 continue
-            return Sample(pixels, target, sample.valid and (self.training or not bad), tuple(bad))
+            return Sample(pixels, target, sample.valid and (self.training or not bad), tuple(bad), self.images.name(index))
         raise ValueError(f"none of the {len(self.images)} images can be read: {bad[0]}")
 
 
@@ -171,8 +174,9 @@ class TransformedStream(IterableDataset[Sample]):
         worker = get_worker_info()
         for number, (image, label) in enumerate(self.dataset):
             reseed(*self.seed, worker.id if worker else 0, number)
-            decoded = decode(image, f"image {number} of the stream", self.channels)
-            yield Sample(*self.transform(decoded, int(label)), True)
+            name = f"image {number} of the stream"
+            decoded = decode(image, name, self.channels)
+            yield Sample(*self.transform(decoded, int(label)), True, name=name)
 
 
 def collate(samples: Sequence[Sample]) -> Batch:
@@ -182,6 +186,7 @@ def collate(samples: Sequence[Sample]) -> Batch:
         _stack([sample.target for sample in samples]),
         torch.tensor([sample.valid for sample in samples]),
         tuple(text for sample in samples for text in sample.bad),
+        tuple(sample.name for sample in samples),
     )
 
 

@@ -16,8 +16,9 @@ from torchvision.models.detection.transform import GeneralizedRCNNTransform
 from torchvision.ops import FeaturePyramidNetwork, MultiScaleRoIAlign
 from torchvision.ops.feature_pyramid_network import LastLevelMaxPool
 
+from ..models.finite import nonfinite
 from ..ops.sums import to_fp32
-from .cascade import CascadeHeads
+from .cascade import AgnosticPredictor, CascadeHeads
 from .pyramid import Pyramid
 
 DETECTORS = ("mask_rcnn", "cascade_mask_rcnn")
@@ -121,12 +122,23 @@ def make_detector(
         raise ValueError(f"samples must be 4 or more, a quarter of them on objects, got {samples}")
     if freeze_norm:
         freeze_batch_norm_2d(backbone)
-    return Detector(
+    detector = Detector(
         Neck(backbone, width),
         _proposals(width, anchors),
         _heads(head, classes, width, samples),
         GeneralizedRCNNTransform(list(sides), longest, list(mean), list(std)),
     )
+    for module in detector.modules():
+        if isinstance(module, Proposer | Predictor | AgnosticPredictor | MaskRCNNPredictor):
+            module.register_forward_hook(_refuse_nonfinite)
+    return detector
+
+
+def _refuse_nonfinite(module: nn.Module, _: object, outputs: Any) -> None:
+    """A hook for evaluation: boxes whose scores are not finite would be left out, as if there were no objects."""
+    parts = [outputs] if isinstance(outputs, Tensor) else [*outputs[0], *outputs[1]]
+    if not module.training and any(map(nonfinite, parts)):
+        raise FloatingPointError(f"the detector's {type(module).__name__} gives numbers that are not finite (NaN or infinity)")
 
 
 def _proposals(width: int, anchors: tuple[int, ...]) -> RegionProposalNetwork:

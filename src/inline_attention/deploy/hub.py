@@ -22,6 +22,7 @@ from torch import nn
 
 from ..lite.decode import first_line, per_channel
 from ..lite.transform import TRANSFORM_FIELDS, upgrade_transform
+from ..models.finite import check_weights
 
 WEIGHTS = "model.safetensors"
 FILES = ("config.json", WEIGHTS, "README.md")
@@ -205,4 +206,5 @@ def from_pretrained(source: str | Path, **arguments: Any) -> nn.Module:
         model: nn.Module = create_model(f"{'local-dir' if local else 'hf-hub'}:{source}", pretrained=True, **arguments)
     except Exception as error:  # of the hub, the network, the files, and the arguments
         raise ValueError(f"{source} cannot be loaded: {_one_line(error)}") from error
+    check_weights(model.state_dict(), str(source))
     return model.eval()

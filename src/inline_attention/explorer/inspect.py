@@ -136,6 +136,8 @@ def _capture(label: str, model: nn.Module, pixels: Tensor) -> Captured:
     try:
         with ONE_PASS:
             return capture_pass(model, pixels)
+    except FloatingPointError as error:
+        raise ValueError(f"{label}: {error}") from error
     except (AssertionError, RuntimeError) as error:  # a timm model that takes one size only
         side = pixels.shape[-1]
         raise ValueError(f"{label} does not take images of {side} x {side}: {str(error).splitlines()[0]}") from error

@@ -10,7 +10,8 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from ..lite.decode import HIGH_BIT_DEPTH, on_white, white_level
+from ..lite.decode import HIGH_BIT_DEPTH, check_pixels, on_white, white_level
+from ..models.finite import nonfinite
 
 
 class RowReader(NamedTuple):
@@ -65,7 +66,14 @@ def _from_tensor(image: Tensor, channels: int) -> RowReader:
         raise ValueError(
             f"one image, a floating-point tensor ({channels}, H, W), is expected, got {image.dtype} {tuple(image.shape)}"
         )
-    return RowReader(image.shape[2], image.shape[3], lambda start, stop: image[:, :, start:stop])
+
+    def read(start: int, stop: int) -> Tensor:
+        rows = image[:, :, start:stop]
+        if nonfinite(rows):
+            raise ValueError(f"the image has pixels that are not finite (NaN or infinity) in rows {start} to {stop - 1}")
+        return rows
+
+    return RowReader(image.shape[2], image.shape[3], read)
 
 
 def _from_array(array: Any, channels: int, normalise: Callable[[Tensor], Tensor]) -> RowReader:
@@ -97,6 +105,7 @@ def _from_pillow(image: Image.Image, channels: int, normalise: Callable[[Tensor]
         if band.mode not in HIGH_BIT_DEPTH:
             band = on_white(band).convert("RGB" if channels == 3 else "L")
         values = np.array(band, dtype=np.float32).reshape(stop - start, image.width, -1)
+        check_pixels(values)
         pixels = torch.from_numpy(np.clip(values / maximum, 0, 1)).permute(2, 0, 1)
         return normalise(pixels.expand(channels, -1, -1))
 

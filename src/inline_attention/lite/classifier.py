@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from .decode import first_line
 from .description import Description, description_of, read_description
+from .finite import check_images
 
 FATAL = 4
 """onnxruntime's log level: its errors are raised as well, and need not be logged."""
@@ -48,8 +49,11 @@ class OnnxClassifier:
         _check(session, description, file)
         return cls(file, description, session)
 
-    def classify(self, batch: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Images transformed by `description.transform`, (B, C, H, W) -> probabilities of classes, (B, classes)."""
+    def classify(self, batch: NDArray[np.float32], names: Sequence[str] = ()) -> NDArray[np.float32]:
+        """Images transformed by `description.transform`, (B, C, H, W) -> probabilities of classes, (B, classes).
+
+        Outputs that are not finite raise a FloatingPointError with the image's name, if `names` has it.
+        """
         about = self.description
         if batch.ndim != 4 or batch.shape[1] != about.transform.channels:
             raise ValueError(f"images must be (B, {about.transform.channels}, H, W), got {batch.shape}")
@@ -59,15 +63,17 @@ class OnnxClassifier:
             raise ValueError(f"{self.file} cannot be run on images {batch.shape}: {_reason(error)}") from error
         if logits.shape != (len(batch), len(about.classes)):
             raise ValueError(f"{self.file} gave {logits.shape} for {len(batch)} images and {len(about.classes)} classes")
-        if not np.isfinite(logits).all():
-            raise ValueError(f"{self.file} gave numbers that are not finite: {about.precision} is not enough for it")
+        finite = np.isfinite(logits).all(1).tolist()
+        check_images(finite, names, str(self.file), f"{about.precision} is not enough for it")
         powers = np.exp(logits - logits.max(1, keepdims=True))
         probabilities: NDArray[np.float32] = powers / powers.sum(1, keepdims=True)
         return probabilities
 
-    def likeliest(self, batch: NDArray[np.float32], count: int = 5) -> list[list[tuple[str, float]]]:
-        """(name, probability) of the likeliest classes of each image in (B, C, H, W)."""
-        names, probabilities = self.description.classes, self.classify(batch)
+    def likeliest(
+        self, batch: NDArray[np.float32], count: int = 5, images: Sequence[str] = ()
+    ) -> list[list[tuple[str, float]]]:
+        """(name, probability) of the likeliest classes of each image in (B, C, H, W); `images` are their names."""
+        names, probabilities = self.description.classes, self.classify(batch, images)
         places = np.argsort(-probabilities, axis=1, kind="stable")[:, :count]
         return [[(names[place], float(row[place])) for place in best] for row, best in zip(probabilities, places, strict=True)]
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import numpy as np
 from PIL import Image, UnidentifiedImageError
@@ -24,6 +24,7 @@ def decode(opened: IO[bytes] | Image.Image, name: str, channels: int) -> Image.I
         with Image.open(opened) if not isinstance(opened, Image.Image) else opened as image:
             if image.mode in HIGH_BIT_DEPTH:
                 values = np.asarray(image, dtype=np.float32) / white_level(image)
+                check_pixels(values)
                 image = Image.fromarray((np.clip(values, 0, 1) * 255).astype(np.uint8))
             return on_white(image).convert("RGB" if channels == 3 else "L")
     except Exception as error:  # Pillow raises many kinds for a broken file
@@ -41,6 +42,12 @@ def decode_file(name: str, channels: int) -> Image.Image:
     except OSError as error:
         raise BadImageError(f"{name} cannot be read: {error.strerror or first_line(error)}") from error
     return decode(opened, name, channels)
+
+
+def check_pixels(values: np.ndarray[Any, Any]) -> None:
+    """Raise a ValueError if pixels are NaN or infinite."""
+    if not np.isfinite(values).all():
+        raise ValueError("it has pixels that are not finite (NaN or infinity)")
 
 
 def white_level(image: Image.Image) -> float:

@@ -20,6 +20,7 @@ from timm.models import adapt_input_conv
 from torch import Tensor, nn
 
 from ..layers.softmax import PositionBias, resample_table
+from .finite import check_weights
 from .stage import PositionEmbedding, resample
 
 State = dict[str, Tensor]
@@ -236,10 +237,12 @@ def filter_state_dict(state: Mapping[str, Tensor], model: nn.Module) -> State:
 def adapt_state_dict(model: nn.Module, state: dict[str, Any], prefix: str, *_: object) -> None:
     """The `load_state_dict` pre-hook of a backbone: change weights, in place, to its names and sizes, and log what was done.
 
+    Weights with NaN or infinity are a ValueError.
     It is a hook because `timm.create_model(..., checkpoint_path=)` has no other place. With this package's names, classes
     and input channels have to be the model's, as in any `load_state_dict`.
     """
     given = {name.removeprefix(prefix): state[name] for name in list(state) if name.startswith(prefix)}
+    check_weights(given, type(model).__name__)
     adapted, report = adapt(given, model, loose=is_official(given))
     for name in given:
         del state[prefix + name]

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from .adapt_weights import LoadReport, adapt
 from .backbone import Backbone
+from .finite import check_weights
 
 HARMLESS = (
     r"torch\._utils\._rebuild_\w+|torch\.(\w+Storage|Size|device|dtype|float\d+|bfloat16|u?int\d+|bool)"
@@ -118,7 +119,7 @@ def _collect_names(stream: BytesIO, names: list[str]) -> None:
 
 
 def select_weights(checkpoint: Mapping[str, Any], *, ema: bool, source: str) -> dict[str, Tensor]:
-    """The weights in the checkpoint of a training run, which may hold an optimizer, a configuration and more."""
+    """The weights in the checkpoint of a training run, which may hold an optimizer, a configuration and more; all finite."""
     averages = [checkpoint[key] for key in EMA if isinstance(checkpoint.get(key), Mapping)]
     if ema and not averages:
         raise ValueError(f"{source} holds no moving average (EMA); it has: {', '.join(map(str, checkpoint))}"[:300])
@@ -126,6 +127,7 @@ def select_weights(checkpoint: Mapping[str, Any], *, ema: bool, source: str) -> 
     found = dict(chosen[0] if chosen else checkpoint)
     if not found or not all(isinstance(name, str) and isinstance(value, Tensor) for name, value in found.items()):
         raise ValueError(f"{source} holds no weights; it has: {', '.join(map(str, checkpoint))}"[:300])
+    check_weights(found, source)
     state = clean_state_dict(found)
     wrapped = all(name.startswith("model.") for name in state)  # by `features_only=True`
     return {name.removeprefix("model."): value for name, value in state.items()} if wrapped else state

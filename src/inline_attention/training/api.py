@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import replace
-from itertools import islice
+from itertools import count, islice
 from pathlib import Path
 from typing import Any
 
@@ -151,15 +151,15 @@ def predict(
     loaded, place = _load(model), find_device(device)
     images = [images] if isinstance(images, str | Path | Image.Image) else images
     network = loaded.model.to(place)
+    data = loaded.task.recipe.data if isinstance(loaded, DenseModel) else loaded.data
+    opened = (_read(image, number, data.channels, skip_bad=skip_bad) for image, number in zip(images, count(1), strict=False))
     if isinstance(loaded, DenseModel):
-        opened = (_read(image, loaded.task.recipe.data.channels, skip_bad=skip_bad) for image in images)
-        return [None if image is None else loaded.task.predict(network, image, place) for image in opened]
-    transform, found = evaluation_transform(loaded.data), list[Any]()
-    opened = (_read(image, loaded.data.channels, skip_bad=skip_bad) for image in images)
+        return [None if image is None else loaded.task.predict(network, image, place, name) for name, image in opened]
+    transform, found = evaluation_transform(data), list[Any]()
     while taken := list(islice(opened, batch)):  # batch by batch, so that memory does not grow with their number
-        pixels = [transform(image) for image in taken if image is not None]
-        classes = iter(top_classes(loaded, torch.stack(pixels).to(place), top) if pixels else ())
-        found += [None if image is None else next(classes) for image in taken]
+        names, pixels = [name for name, image in taken if image], [transform(image) for _, image in taken if image]
+        classes = iter(top_classes(loaded, torch.stack(pixels).to(place), top, names) if pixels else ())
+        found += [None if image is None else next(classes) for _, image in taken]
     return found
 
 
@@ -169,15 +169,16 @@ def _load(model: str | Path | Trained | DenseModel) -> Trained | DenseModel:
     return load_trained(str(model)) if task_named(str(model)) == "classify" else load_dense(str(model))
 
 
-def _read(image: str | Path | Image.Image, channels: int, *, skip_bad: bool) -> Image.Image | None:
-    """The decoded image; None for one that cannot be read, with `skip_bad`."""
+def _read(image: str | Path | Image.Image, number: int, channels: int, *, skip_bad: bool) -> tuple[str, Image.Image | None]:
+    """Name of the image, and the decoded image; None for one that cannot be read, with `skip_bad`."""
+    name = f"image {number}" if isinstance(image, Image.Image) else str(image)
     if not isinstance(image, Image.Image) and not Path(image).is_file():
         raise ValueError(f"there is no image {image}")
     try:
         if isinstance(image, Image.Image):
-            return decode(image.copy(), "the image", channels)  # which closes what it is given
-        return decode(Path(image).open("rb"), str(image), channels)
+            return name, decode(image.copy(), name, channels)  # which closes what it is given
+        return name, decode(Path(image).open("rb"), name, channels)
     except BadImageError:
         if not skip_bad:
             raise
-        return None
+        return name, None

@@ -18,6 +18,7 @@ from ..data.config import AugmentConfig
 from ..data.loader import Batch, Transform
 from ..data.sources import Source, open_source
 from ..data.transforms import ImageTransform, evaluation_transform, training_transform
+from ..models.finite import check_outputs
 from .model_factory import make_model, model_spec
 from .task import Meter, Task
 
@@ -92,7 +93,9 @@ class ClassMeter(Meter):
 
     @override
     def update(self, model: nn.Module, batch: Batch) -> None:
-        logits = model(batch.pixels).float()[batch.valid]
+        outputs = model(batch.pixels)
+        check_outputs(outputs, batch.names)
+        logits = outputs.float()[batch.valid]
         labels = batch.targets[batch.valid]
         if not len(labels):
             return

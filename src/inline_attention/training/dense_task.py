@@ -48,8 +48,8 @@ class DenseTask(Task):
         return self.add_head(make_pyramid(name, arguments), classes)
 
     @abstractmethod
-    def predict(self, model: nn.Module, image: Image.Image, device: torch.device) -> Any:
-        """The prediction for one image, at the image's own size."""
+    def predict(self, model: nn.Module, image: Image.Image, device: torch.device, name: str = "the image") -> Any:
+        """The prediction for one image, at the image's own size. Outputs that are not finite raise, with the image's name."""
 
     @abstractmethod
     def add_head(self, pyramid: Any, classes: int) -> nn.Module:

@@ -1,6 +1,6 @@
 """Detection: objects with boxes and masks."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -88,16 +88,30 @@ class Detect(DenseTask):
 
     @override
     @torch.no_grad()
-    def predict(self, model: nn.Module, image: Image.Image, device: torch.device) -> dict[str, Tensor]:
+    def predict(self, model: nn.Module, image: Image.Image, device: torch.device, name: str = "the image") -> dict[str, Tensor]:
         """Objects, highest score first: boxes (n, 4) xyxy, labels (n,) from 1, scores (n,), masks (n, 1, H, W) in 0..1."""
         pixels = to_image(image).to(device, torch.float32) / 255
-        found: dict[str, Tensor] = model([pixels])[0]
+        found = detections(model, [pixels], [name])[0]
         return {name: value.cpu() for name, value in found.items()}
 
     @override
     def meter(self, source: Source, accelerator: Accelerator) -> "ObjectMeter":
         assert isinstance(source.val, CocoDataset)
         return ObjectMeter(source.val, accelerator)
+
+
+def detections(model: nn.Module, images: list[Tensor], names: Sequence[str]) -> list[dict[str, Tensor]]:
+    """A detector's predictions. If numbers in it are not finite, the error has the name of the first image that causes it."""
+    try:
+        found: list[dict[str, Tensor]] = model(images)
+        return found
+    except FloatingPointError:
+        for image, name in zip(images, names, strict=False):  # boxes of all images go through its heads together
+            try:
+                model([image])
+            except FloatingPointError as error:
+                raise FloatingPointError(f"{error} for {name}: its numbers overflow") from error
+        raise
 
 
 class ObjectMeter(Meter):
@@ -110,8 +124,8 @@ class ObjectMeter(Meter):
 
     @override
     def update(self, model: nn.Module, batch: Batch) -> None:
-        detections = model(list(batch.pixels))
-        for detection, target, valid in zip(detections, batch.targets, batch.valid.tolist(), strict=True):
+        found = detections(model, list(batch.pixels), batch.names)
+        for detection, target, valid in zip(found, batch.targets, batch.valid.tolist(), strict=True):
             if valid:
                 self.results += to_results(int(target["image_id"]), detection, self.images.category_ids)
 

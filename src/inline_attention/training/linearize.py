@@ -24,6 +24,7 @@ from ..data.config import AugmentConfig, DataConfig
 from ..data.loader import Batch, Purpose, reseed, worker_count
 from ..data.sources import Source, folder_names, open_unlabelled
 from ..deploy.verify import check_sizes
+from ..models.finite import check_outputs
 from ..models.swap import swap
 from . import distillation
 from .checkpoint import write_atomically
@@ -166,6 +167,9 @@ class StudentMeter(Meter):
             self.errors += len(pixels) * attention_errors(model, pairs, calls, pixels).cpu()
             self.compared += len(pixels)
         predicted = model_output(model, pixels)
+        names = [name for name, valid in zip(batch.names, batch.valid.tolist(), strict=False) if valid]
+        for which, outputs in (("the teacher", expected), ("the student", predicted)):
+            check_outputs(outputs, names, which)
         if self.teacher.classes:
             self.agreed += float((predicted.argmax(-1) == expected.argmax(-1)).sum())
         else:

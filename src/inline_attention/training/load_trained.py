@@ -1,7 +1,7 @@
 """Trained classifiers: loaded from a run's folder, a file of weights, or a model's name with weights."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
@@ -16,6 +16,7 @@ from torch import nn
 from ..data.config import DataConfig
 from ..data.datasets import ImageDataset, StreamingDataset
 from ..data.sources import folder_names, open_source, open_validation_set
+from ..models.finite import check_outputs
 from ..models.load_official import read_checkpoint, select_weights
 from ..models.published_models import identify
 from .config import nearest
@@ -214,13 +215,18 @@ def validation_set(
 
 
 @torch.no_grad()
-def top_classes(trained: Trained, pixels: torch.Tensor, count: int = 5) -> list[list[tuple[str, float]]]:
-    """(name, probability) of the most likely classes of each image in (B, C, H, W)."""
-    return top_of_logits(trained, trained.model(pixels), count)
+def top_classes(
+    trained: Trained, pixels: torch.Tensor, count: int = 5, names: Sequence[str] = ()
+) -> list[list[tuple[str, float]]]:
+    """(name, probability) of the most likely classes of each image in (B, C, H, W); `names` are the images', for messages."""
+    return top_of_logits(trained, trained.model(pixels), count, names)
 
 
-def top_of_logits(trained: Trained, logits: torch.Tensor, count: int = 5) -> list[list[tuple[str, float]]]:
-    """The same from the model's output, (B, classes)."""
+def top_of_logits(
+    trained: Trained, logits: torch.Tensor, count: int = 5, names: Sequence[str] = ()
+) -> list[list[tuple[str, float]]]:
+    """The same from the model's output, (B, classes). Outputs that are not finite raise a FloatingPointError."""
+    check_outputs(logits, names, trained.name)
     probabilities, indices = logits.float().softmax(1).topk(min(count, len(trained.classes)))
     return [
         [(trained.classes[index], probability) for index, probability in zip(row, values, strict=True)]

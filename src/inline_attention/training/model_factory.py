@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from ..data.loader import Purpose, reseed
 from ..lite.decode import first_line
 from ..models.backbone import Backbone
+from ..models.finite import check_weights
 from ..models.load_official import load_official, read_checkpoint, select_weights
 from ..models.swap import swap
 from .config import Recipe, nearest
@@ -74,6 +75,8 @@ def make_model(name: str, arguments: Mapping[str, Any]) -> nn.Module:
             swap(model, **options)
     except (TypeError, RuntimeError, AssertionError) as error:
         raise ValueError(f"{name} cannot be made: {first_line(error)}") from error
+    if given.get("pretrained") or given.get("checkpoint_path"):  # weights that timm loaded
+        check_weights(model.state_dict(), str(given.get("checkpoint_path") or name))
     return model
 
 

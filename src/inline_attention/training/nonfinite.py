@@ -2,14 +2,10 @@
 
 from collections.abc import Callable, Sequence
 
-import torch
 from accelerate.utils import gather_object
 from torch import Tensor, nn
 
-
-def nonfinite(value: object) -> bool:
-    """Whether a tensor holds NaN or infinity."""
-    return isinstance(value, Tensor) and value.is_floating_point() and not bool(torch.isfinite(value).all())
+from ..models.finite import nonfinite
 
 
 def first_nonfinite_layer(model: nn.Module, forwards: Sequence[Callable[[nn.Module], Tensor]]) -> str:

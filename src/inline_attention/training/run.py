@@ -15,6 +15,7 @@ from ..compat import separate_accelerate_state
 from ..data.loader import training_batches, worker_count
 from ..data.sources import Source
 from ..models.backbone import Backbone
+from ..models.finite import check_weights
 from .checkpoint import Checkpoint, last_checkpoint
 from .config import Recipe
 from .distributed import OptimizerState, make_accelerator, restore, restore_optimizer
@@ -145,9 +146,10 @@ def _make_engine(
 
 def _restore(checkpoint: Checkpoint, model: Any, optimizer: Any, average: Any, accelerator: Accelerator) -> Progress:
     """Load a checkpoint into the parts of a run."""
-    saved = checkpoint.state
+    saved, weights = checkpoint.state, checkpoint.tensors("model")
+    check_weights(weights, str(checkpoint.path))
     restore_optimizer(model, optimizer.optimizer, OptimizerState(checkpoint.tensors("optimizer"), **saved["optimizer"]))
-    restore(model, checkpoint.tensors("model"))
+    restore(model, weights)
     if average is not None:
         average.module.load_state_dict(checkpoint.tensors("ema"))
     if accelerator.scaler is not None:

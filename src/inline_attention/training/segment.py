@@ -23,6 +23,7 @@ from ..dense.inference import PixelLabels, argmax_labels, slide
 from ..dense.miou import MeanIoU
 from ..dense.pyramid import Pyramid
 from ..dense.segmenter import Segmenter, upsample_logits
+from ..models.finite import check_outputs
 from .dense_task import DenseTask
 from .task import Meter
 
@@ -67,21 +68,31 @@ class Segment(DenseTask):
 
     @override
     @torch.no_grad()
-    def predict(self, model: nn.Module, image: Image.Image, device: torch.device) -> Tensor:
+    def predict(self, model: nn.Module, image: Image.Image, device: torch.device, name: str = "the image") -> Tensor:
         """The class of every pixel, (H, W)."""
         unlabelled = np.full((image.height, image.width), IGNORED, dtype=np.uint8)
         pixels, _ = self.transform(training=False)(image, unlabelled)
-        return self.predict_labels(model, pixels[None].to(device), [torch.Size(unlabelled.shape)])[0].labels.cpu()
+        sizes = [torch.Size(unlabelled.shape)]
+        return self.predict_labels(model, pixels[None].to(device), sizes, names=(name,))[0].labels.cpu()
 
     def predict_labels(
-        self, model: nn.Module, pixels: Tensor, sizes: Sequence[torch.Size], truths: Sequence[Tensor] | None = None
+        self,
+        model: nn.Module,
+        pixels: Tensor,
+        sizes: Sequence[torch.Size],
+        truths: Sequence[Tensor] | None = None,
+        names: Sequence[str] = (),
     ) -> list[PixelLabels]:
-        """The class of every pixel of images (B, C, h, w), each at its own size (H, W), seen whole or by windows."""
+        """The class of every pixel of images (B, C, h, w), each at its own size (H, W), seen whole or by windows.
+
+        Logits that are not finite raise a FloatingPointError with the image's name.
+        """
         size_in = pixels.shape[2], pixels.shape[3]
         if isinstance(model, Segmenter) and self.recipe.task.inference == "whole":
             logits, inside = model.coarse_logits(pixels), partial(upsample_logits, size=size_in)
         else:
             logits, inside = self.logits(model, pixels), partial(_identity)
+        check_outputs(logits, names)
         return [
             argmax_labels(found, partial(_sized, inside, size), None if truths is None else truths[place])
             for place, (found, size) in enumerate(zip(logits, sizes, strict=True))
@@ -123,11 +134,12 @@ class PixelMeter(Meter):
     @override
     def update(self, model: nn.Module, batch: Batch) -> None:
         together = [batch.pixels] if isinstance(batch.pixels, Tensor) else [pixels[None] for pixels in batch.pixels]
-        truths, valid = list(batch.targets), batch.valid.tolist()
+        truths, valid, names = list(batch.targets), batch.valid.tolist(), batch.names
         for pixels in together:
             mine, counts = truths[: len(pixels)], valid[: len(pixels)]
             truths, valid = truths[len(pixels) :], valid[len(pixels) :]
-            found = self.task.predict_labels(model, pixels, [truth.shape for truth in mine], mine)
+            found = self.task.predict_labels(model, pixels, [truth.shape for truth in mine], mine, names)
+            names = names[len(pixels) :]
             for predicted, truth, counted in zip(found, mine, counts, strict=True):
                 if counted:
                     self.miou.update(predicted.labels, truth)

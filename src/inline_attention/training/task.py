@@ -30,7 +30,7 @@ class Meter(ABC):
 
     @abstractmethod
     def update(self, model: nn.Module, batch: Batch) -> None:
-        """Predict a batch and count; samples that are not valid are left out."""
+        """Predict a batch and count; samples that are not valid are left out. Outputs that are not finite raise."""
 
     @abstractmethod
     def compute(self) -> dict[str, float | None]:
@@ -223,15 +223,19 @@ def evaluate_batches(
         progress: called with the number of images that all processes have done.
     """
     bad: list[str] = []
+    failed: list[str] = []
     done, busy = 0, 0.0
     model = _unwrap(model, accelerator)
     was_training = model.training
     model.eval()
-    for batch in _in_step(batches, accelerator, skip_bad=skip_bad):
+    for batch in _in_step(batches, accelerator, failed, skip_bad=skip_bad):
         bad.extend(batch.bad)
         start = perf_counter()
-        with accelerator.autocast():
-            meter.update(model, batch.to(accelerator.device))
+        try:
+            with accelerator.autocast():
+                meter.update(model, batch.to(accelerator.device))
+        except FloatingPointError as error:  # outputs that are not finite: `_in_step` stops all processes
+            failed.append(str(error))
         busy += perf_counter() - start
         done += int(batch.valid.sum())
         progress(done * accelerator.num_processes)
@@ -261,17 +265,19 @@ def _unwrap(model: nn.Module, accelerator: Accelerator) -> nn.Module:
     return bare
 
 
-def _in_step(batches: Iterator[Batch], accelerator: Accelerator, *, skip_bad: bool) -> Iterator[Batch]:
+def _in_step(batches: Iterator[Batch], accelerator: Accelerator, failed: list[str], *, skip_bad: bool) -> Iterator[Batch]:
     """Batches for as long as any process has one. A process that has none left repeats its last one, counting nothing.
 
-    An image that cannot be read in one process stops all of them.
+    An image that cannot be read in one process, or a line in its `failed`, stops all of them.
     """
     last: Batch | None = None
     while True:
         batch = next(batches, None)
         bad = batch.bad if batch is not None and not skip_bad else ()
-        flags = torch.tensor([float(batch is not None), float(bool(bad))], device=accelerator.device)
-        more, stop = accelerator.reduce(flags, reduction="sum").tolist()
+        flags = [batch is not None, bool(failed), bool(bad)]
+        more, diverged, stop = accelerator.reduce(torch.tensor(flags, device=accelerator.device).float(), "sum").tolist()
+        if diverged:
+            raise FloatingPointError(gather_object(failed)[0])
         if stop:
             raise ValueError(f"{gather_object(list(bad))[0]} (skip_bad leaves such images out)")
         if not more:
@@ -279,6 +285,6 @@ def _in_step(batches: Iterator[Batch], accelerator: Accelerator, *, skip_bad: bo
         if batch is None:
             if last is None:
                 raise ValueError("a process has no images to evaluate on: take fewer processes")
-            batch = Batch(last.pixels, last.targets, torch.zeros_like(last.valid), ())
+            batch = Batch(last.pixels, last.targets, torch.zeros_like(last.valid), (), last.names)
         last = batch
         yield batch
