@@ -9,7 +9,8 @@ import pytest
 import timm
 import torch
 from PIL import Image
-from safetensors.torch import save_file
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
 
 from inline_attention.large.image_reader import image_for
 
@@ -172,6 +173,21 @@ def test_metadata_of_a_file_opens_no_other_file(tmp_path, capsys, facts, message
     assert code == 2
     assert message in err
     assert err.count("\n") == 1
+
+
+def test_names_of_classes_are_as_many_as_the_classes(trained, tmp_path, capsys):
+    weights, file = trained / "run" / "best.safetensors", tmp_path / "names.safetensors"
+    with safe_open(weights, "pt") as opened:
+        facts = json.loads(opened.metadata()["inline"])
+    for names, said in (
+        ([*facts["classes"], "grey"], "names 4 classes, and the model has 3: give one name for each"),
+        (["red", "red", "blue"], "the classes 0 and 1 are both called 'red': rename one"),
+    ):
+        save_file(load_file(weights), file, {"inline": json.dumps({**facts, "classes": names})})
+        code, _, err = run(capsys, "predict", str(trained / "data" / "red" / "0.png"), "--model", str(file))
+        assert (code, err.count("\n")) == (2, 1)
+        assert err.startswith(f"inline: {file}")
+        assert err.strip().endswith(said)
 
 
 def test_predict_streams_images_at_their_own_size(capsys, tmp_path):

@@ -112,7 +112,11 @@ def test_plain_folders_are_matched_and_their_classes_counted(tmp_path, folder):
     assert grey.mode == "L"
     assert labels.tolist() == [[4, 4, 4], [255, 0, 0]]
     assert open_label_maps(tmp_path, "val", classes=("sky", "sea"))[1] == ("sky", "sea")
-    text(tmp_path / "classes.txt", "sky", "deep sea", "land", "", "birds", "fish")
+    for wrong, said in (("", "class 3 has no name"), ("sky", "the classes 0 and 3 are both called 'sky': rename one")):
+        text(tmp_path / "classes.txt", "sky", "deep sea", "land", wrong, "birds")
+        with pytest.raises(ValueError, match=rf"classes.txt: {said}"):
+            open_label_maps(tmp_path, "train")
+    text(tmp_path / "classes.txt", "sky", "deep sea", "land", "birds", "fish", "")
     assert open_label_maps(tmp_path, "val")[1] == ("sky", "deep sea", "land", "birds", "fish")
     with pytest.raises(ValueError, match=r"classes.txt has other classes than the model: 5, not 6"):
         open_label_maps(tmp_path, "val", classes=("sky", "deep sea", "land", "birds", "fish", "more"))

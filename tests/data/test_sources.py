@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from inline_attention.data.config import DataConfig
-from inline_attention.data.datasets import StreamingDataset
+from inline_attention.data.datasets import StreamingDataset, check_classes
 from inline_attention.data.loader import evaluation_batches, training_batches
 from inline_attention.data.sources import open_source, open_validation_set
 from inline_attention.data.transforms import evaluation_transform, training_transform
@@ -285,3 +285,22 @@ def test_which_folders_are_classes(tmp_path):
     (tmp_path / "flat" / "val").mkdir()
     (tmp_path / "flat" / "val" / "0.png").write_bytes(b"")
     assert told(tmp_path / "flat").startswith(f"{tmp_path / 'flat' / 'val'} holds no class folders")
+
+
+@pytest.mark.parametrize(
+    ("classes", "count", "message"),
+    [
+        (("a", "b", "a"), None, "here: the classes 0 and 2 are both called 'a': rename one"),
+        (("a", " ", "b"), None, "here: class 1 has no name, of 3 classes: name it"),
+        (tuple(map(str, range(99))), 10, "here names 99 classes, and the model has 10: give one name for each"),
+    ],
+)
+def test_every_class_has_a_name_of_its_own(classes, count, message):
+    with pytest.raises(ValueError, match=f"^{message}$"):
+        check_classes(classes, "here", count)
+    assert check_classes(("a", "b"), "here", 2) == ("a", "b")
+
+
+def test_an_empty_source_is_not_the_folder_here():
+    with pytest.raises(ValueError, match=r"^data.source must not be empty, got ''"):
+        open_source(DataConfig(source=""))

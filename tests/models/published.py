@@ -50,7 +50,10 @@ def on_meta(name: str) -> nn.Module:
 
 
 def hollow(name: str, **options) -> nn.Module:
-    """The model with uninitialised weights, which is fast."""
+    """The model with zeros for weights, which is fast."""
     with torch.device("meta"):
         model = timm.create_model(name, **options)
-    return model.to_empty(device="cpu").eval()
+    model = model.to_empty(device="cpu").eval()
+    for value in model.state_dict().values():
+        value.zero_()
+    return model

@@ -16,6 +16,7 @@ from safetensors.torch import load_file
 from inline_attention.cli.main import main
 from inline_attention.data.config import DataConfig
 from inline_attention.layers import InLineAttention, SoftmaxAttention
+from inline_attention.training.folder_lock import lock_folder
 from inline_attention.training.linearize import LinearizeConfig
 from inline_attention.training.load_trained import load_trained
 
@@ -86,6 +87,12 @@ def test_only_new_parameters_change_first_then_attention(teacher, linear):
             assert torch.equal(second[name], value), name
     assert any(not torch.equal(second[name], value) for name, value in original.items() if ".mixer.q." in name)
     assert any(not torch.equal(third[name], value) for name, value in original.items() if ".mlp." in name)
+
+
+def test_a_folder_that_another_process_writes_into_is_left_alone(teacher, tmp_path, capsys):
+    with lock_folder(tmp_path):
+        assert f"{tmp_path} is in use by process" in refused(capsys, str(teacher / "run"), *STEPS, "--out", str(tmp_path))
+    assert not list(tmp_path.iterdir())
 
 
 def test_killed_and_resumed_it_is_the_same(teacher, linear):

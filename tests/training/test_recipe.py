@@ -206,6 +206,14 @@ def test_names_of_recipes():
         ("data.size", (0, 3), r"data.size must be two positive numbers, got \(0, 3\)"),
         ("schedule.warmup", 99, "schedule.warmup must be within the 30 epochs, got 99"),
         ("data.workers", -1, "data.workers must not be negative"),
+        ("data.workers", 10**6, "data.workers must be 1,024 at most, got 1000000"),
+        ("optim.batch", 10**12, "optim.batch must be 10,000,000 at most, got 1000000000000"),
+        ("schedule.steps", 10**10, "schedule.steps must be 1,000,000,000 at most, got 10000000000"),
+        ("data.size", (32, 10**12), "data.size must be 1,000,000,000 at most, got 1000000000000"),
+        ("data.source", "", "data.source must not be empty, got ''"),
+        ("model.weights", " ", "model.weights must not be empty, got ' '"),
+        ("optim.freeze", ("",), "optim.freeze must not be empty"),
+        ("data.mean", (0.5, float("nan"), 0.5), r"data.mean must be finite, got \(0.5, nan, 0.5\)"),
     ],
 )
 def test_values_out_of_range(field, value, message):
@@ -227,6 +235,25 @@ def test_model_arguments_are_toml():
     assert model_arguments(part) == {"patch_size": 4, "depths": (1, 2), "mixer": "softmax", "local": False}
     with pytest.raises(ValueError, match=r"model.args must be like 'patch_size=4"):
         model_arguments(replace(part, args="patch_size"))
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        ("in_chans=1", "in_chans is 1, and data.channels gives 3"),
+        ("img_size=64", r"img_size is 64, and data.size gives \(32, 32\)"),
+        ("drop_path_rate=0.5", "drop_path_rate is 0.5, and model.drop_path gives 0.1"),
+        ("mixer='linear'", "mixer is 'linear', and model.mixer 'softmax': leave out one of the two"),
+        ("checkpoint_path='some/file'", "checkpoint_path is 'some/file', and model.weights FILE is what a run starts from"),
+        ("features_only=true", "features_only is True, and the task decides it: leave it out"),
+    ],
+)
+def test_model_arguments_that_the_recipe_has_another_field_for(args, message):
+    recipe = Recipe(model=replace(Recipe().model, mixer="softmax", drop_path=0.1, args=args))
+    with pytest.raises(ValueError, match=rf"^model.args: {message}"):
+        model_spec(recipe, 10)
+    same = replace(recipe.model, args="num_classes=10, img_size=32, mixer='softmax'")
+    assert model_spec(replace(recipe, model=same), 10)[1]["img_size"] == (32, 32)
 
 
 def test_changes_name_what_is_computed_and_not_how():

@@ -44,7 +44,24 @@ def parse(kind: type[Options], words: Sequence[str], title: str, default: Option
         raise
     if unknown:
         raise ValueError(explain_unknown(unknown[0], option_types(kind)))
+    if isinstance(seed := getattr(parsed, "seed", None), int):
+        from ..training.config import check_seed
+
+        check_seed(seed, "--seed")
     return parsed
+
+
+MAY_BE_EMPTY = ("--model.args", "--model.swap", "--augment.auto")
+"""Options whose value may be an empty text."""
+
+
+def refuse_empty(words: Sequence[str]) -> None:
+    """Raise for an argument that is empty, as of a variable of the shell that is not set: it would mean the folder here."""
+    for before, word in zip(["", *words], words, strict=False):
+        option, equals, value = word.partition("=") if word.startswith("--") else (before, "=", word)
+        if equals and not value.strip() and option not in MAY_BE_EMPTY:
+            what = option if option.startswith("--") else "an argument"
+            raise ValueError(f"{what} is empty: give a value, or leave it out")
 
 
 def silent_tyro(kind: Any, **options: Any) -> Any:

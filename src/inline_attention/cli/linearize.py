@@ -6,6 +6,7 @@ import shlex
 import sys
 from copy import deepcopy
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -91,10 +92,10 @@ class Linearize:
         check_config(teacher, config)
         if not self.resume:
             print(swap(deepcopy(teacher.model), **config.swap_options), file=sys.stderr)
-            options._write_options(out)
+        begin = (lambda: None) if self.resume else partial(options._write_options, out)
         report = TrainingReport(Phase.columns)
         with stop_signals() as stop, report:
-            record = linearize(teacher, config, out, reporter=report, stop=stop.is_set, device=self.device)
+            record = linearize(teacher, config, out, reporter=report, stop=stop.is_set, device=self.device, begin=begin)
         if record is None:
             print(f"Stopped and saved. Go on: inline linearize --out {shlex.quote(str(out))} --resume", file=sys.stderr)
             sys.exit(130)

@@ -43,10 +43,11 @@ def _run(words: list[str]) -> None:
         print(answer)
         return
     title, command, rest = pick(words)
+    from .arguments import parse, refuse_empty
+
+    refuse_empty(rest)
     kind = getattr(import_module(f"inline_attention.cli.{command.module}"), command.name)
     if hasattr(kind, "from_words"):  # commands that read their words in another way than the others
         kind.from_words(rest).run()
         return
-    from .arguments import parse
-
     parse(kind, rest, title).run()

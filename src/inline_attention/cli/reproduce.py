@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from ..evidence.trial import Record
     from ..evidence.trial_plan import TrialPlan
 
+MOST_SEEDS, MOST_JOBS = 1000, 1024
+
 
 @dataclass(frozen=True)
 class Reproduce:
@@ -58,11 +60,8 @@ class Reproduce:
 
     def run(self) -> None:
         """Choose a scale, run the trials that are missing, report."""
-        from ..evidence.claims import CLAIMS
         from ..evidence.results import read_results
-        from ..evidence.run_trial import resolve_device
-        from ..evidence.trial import load_finished_record
-        from ..evidence.trial_plan import plan_trials
+        from ..training.folder_lock import lock_folder
 
         claims = self._claims()
         if self.out.is_file():
@@ -70,8 +69,8 @@ class Reproduce:
         if self.source is not None:
             self._report_from(self.source / "results.json" if self.source.is_dir() else self.source, claims)
             return
-        if self.seeds < 1:
-            raise ValueError(f"--seeds must be positive, got {self.seeds}")
+        if not 1 <= self.seeds <= MOST_SEEDS:
+            raise ValueError(f"--seeds must be from 1 to {MOST_SEEDS}, got {self.seeds}")
         jobs = self._jobs()
         data = self._data()
         before = read_results(self._file) if self._file.is_file() else None
@@ -82,6 +81,26 @@ class Reproduce:
         if self.dry_run:
             return
         prepare_folder(trials)
+        with lock_folder(self.out):
+            self._compute(claims, scale, data, jobs, plan, earlier, before)
+
+    def _compute(
+        self,
+        claims: list["Claim"],
+        scale: "Scale",
+        data: "DataConfig",
+        jobs: int,
+        plan: "TrialPlan",
+        earlier: list["Record"],
+        before: "Results | None",
+    ) -> None:
+        """Run the trials that are missing, and report."""
+        from ..evidence.claims import CLAIMS
+        from ..evidence.run_trial import resolve_device
+        from ..evidence.trial import load_finished_record
+        from ..evidence.trial_plan import plan_trials
+
+        trials = self.out / "trials"
         for record in earlier:
             if load_finished_record(trials, record.key) is None:
                 record.write(trials)
@@ -148,8 +167,8 @@ class Reproduce:
         from ..evidence.parallel_trials import cores
         from ..ops.checks import available_devices, check_device
 
-        if self.jobs is not None and self.jobs < 1:
-            raise ValueError(f"--jobs must be positive, got {self.jobs}")
+        if self.jobs is not None and not 1 <= self.jobs <= MOST_JOBS:
+            raise ValueError(f"--jobs must be from 1 to {MOST_JOBS}, got {self.jobs}")
         check_device(self.device)
         if "RANK" in os.environ:
             raise ValueError("one trial runs on each GPU, or core, by itself: start `inline reproduce` without a launcher")

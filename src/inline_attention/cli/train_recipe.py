@@ -73,10 +73,10 @@ def starting_recipe(early: EarlyOptions) -> "tuple[str | None, Recipe, tuple[Dat
     if early.resume:
         from ..training.run_folder import RunFolder
 
-        if early.recipe:
+        if early.recipe is not None:
             raise ValueError(f"--resume goes on with the run's own recipe: leave out --recipe {early.recipe}")
         recipe = RunFolder(early.out or newest_run(unfinished=True)).recipe()
-    elif early.recipe:
+    elif early.recipe is not None:
         recipe = load(early.recipe)
     else:
         name, recipe, opened = _suiting(early)

@@ -194,6 +194,25 @@ class StreamingDataset:
         return self.length
 
 
+def check_classes(classes: tuple[str, ...], source: str, count: int | None = None) -> tuple[str, ...]:
+    """The names of classes; a ValueError unless each class has a name of its own.
+
+    Args:
+        classes: names in the order of the classes' numbers.
+        source: where they are from, for messages.
+        count: how many classes there are, if that is known.
+    """
+    if count not in (None, len(classes)):
+        raise ValueError(f"{source} names {len(classes)} classes, and the model has {count}: give one name for each")
+    if "" in (stripped := [name.strip() for name in classes]):
+        raise ValueError(f"{source}: class {stripped.index('')} has no name, of {len(classes)} classes: name it")
+    doubled = [name for name in dict.fromkeys(classes) if classes.count(name) > 1] if len(set(classes)) < len(classes) else []
+    if doubled and doubled != ["crane"]:  # ImageNet has the bird and the machine
+        places = [place for place, name in enumerate(classes) if name == doubled[0]]
+        raise ValueError(f"{source}: the classes {places[0]} and {places[1]} are both called {doubled[0]!r}: rename one")
+    return classes
+
+
 Split = Literal["train", "val"]
 
 

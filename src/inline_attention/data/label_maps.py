@@ -10,7 +10,7 @@ from PIL import Image, UnidentifiedImageError
 
 from ..lite.decode import BadImageError, decode_file, first_line
 from ..lite.image_paths import IMAGE_SUFFIXES
-from .datasets import NoSplitError, Split
+from .datasets import NoSplitError, Split, check_classes
 
 IGNORED = 255
 """Pixels of this label count neither in the loss nor in the scores."""
@@ -194,7 +194,7 @@ def _open_plain(root: Path, split: Split, expected: tuple[str, ...] | None) -> t
 
     (images, masks), names = find(split), root / "classes.txt"
     if names.is_file():
-        classes = tuple(_lines(names))
+        classes = check_classes(tuple(_lines(names, also_empty=True)), str(names))
         _check_classes(names, classes, expected)
     else:
         classes = expected or tuple(map(str, range(_count_classes(find("train")[1], root))))
@@ -236,17 +236,17 @@ def _check_classes(where: Path, classes: tuple[str, ...], expected: tuple[str, .
         raise ValueError(f"{where} has other classes than the model: {detail}")
 
 
-def _lines(path: Path) -> list[str]:
-    """The lines of a text file that are not empty."""
+def _lines(path: Path, *, also_empty: bool = False) -> list[str]:
+    """The lines of a text file that are not empty; with `also_empty`, all up to the last of these."""
     if not path.is_file():
         raise ValueError(f"there is no {path}")
     try:
-        lines = [line.strip() for line in path.read_text("utf-8-sig").splitlines()]
+        lines = [line.strip() for line in path.read_text("utf-8-sig").rstrip().splitlines()]
     except (OSError, UnicodeDecodeError) as error:
         raise ValueError(f"{path} cannot be read: {first_line(error)}") from error
     if not any(lines):
         raise ValueError(f"{path} is empty")
-    return [line for line in lines if line]
+    return [line for line in lines if line or also_empty]
 
 
 def _by_stem(folder: Path) -> dict[str, Path]:

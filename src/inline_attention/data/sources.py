@@ -16,7 +16,16 @@ from ..compat import add_image_suffixes
 from ..lite.decode import first_line
 from ..lite.image_paths import IMAGE_SUFFIXES, images_below
 from .config import DataConfig
-from .datasets import ArrayDataset, FileDataset, ImageDataset, ReaderDataset, StreamingDataset, Subset, WrappedDataset
+from .datasets import (
+    ArrayDataset,
+    FileDataset,
+    ImageDataset,
+    ReaderDataset,
+    StreamingDataset,
+    Subset,
+    WrappedDataset,
+    check_classes,
+)
 
 NAMED = ("digits", "fashion-mnist")
 READERS = ("torch", "hfds", "wds")
@@ -53,6 +62,8 @@ def _fingerprint_of(images: ImageDataset | StreamingDataset) -> list[int | str]:
 
 def open_source(data: DataConfig) -> Source:
     """Open the source that a recipe names. Errors are ValueErrors of one line."""
+    if not data.source.strip():
+        raise ValueError(f"data.source must not be empty, got {data.source!r}: give a folder, or the name of a source")
     prefix, _, rest = data.source.partition("/")
     if data.source == "digits":
         return _digits(data)
@@ -109,6 +120,8 @@ def _from_reader(prefix: str, data: DataConfig) -> Source:
         return Source(ReaderDataset(train.reader), ReaderDataset(val.reader), classes)
     images = WrappedDataset(train, f"{data.source} train"), WrappedDataset(val, f"{data.source} val")
     classes = tuple(str(name) for name in getattr(train, "classes", ())) or _numbered(images[0])
+    if len(set(classes)) < len(classes):  # as of ImageNet, which has two cranes
+        classes = tuple(f"{name} {number}" if classes.count(name) > 1 else name for number, name in enumerate(classes))
     return Source(*images, classes)
 
 
@@ -131,7 +144,8 @@ def _from_webdataset(create: Any, data: DataConfig) -> Source:
     names = create_reader(data.source, root=data.root, split=data.train).info.get("class_names", ())
     if not all(lengths) or not names:
         raise ValueError(f"{data.root}/_info.json must give num_samples of both splits and class_names")
-    return Source(StreamingDataset(train, lengths[0]), StreamingDataset(val, lengths[1]), tuple(map(str, names)))
+    classes = check_classes(tuple(map(str, names)), f"{data.root}/_info.json")
+    return Source(StreamingDataset(train, lengths[0]), StreamingDataset(val, lengths[1]), classes)
 
 
 def _from_files(root: Path, data: DataConfig) -> Source:

@@ -1,5 +1,6 @@
 """From an image to the model's input, by timm's transforms: random in training, fixed in evaluation."""
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -26,8 +27,31 @@ def _shared(data: DataConfig) -> dict[str, Any]:
     return {"input_size": (data.channels, *data.size), "interpolation": data.interpolation, "mean": mean, "std": std}
 
 
+POLICIES = {
+    "rand": "m9-n2-mstd0.5-mmax10-p0.5-inc1-tweights",
+    "augmix": "m3-w3-d1-a1-b1-mstd0.5",
+    **dict.fromkeys(("original", "originalr", "v0", "v0r", "3a", "3aug"), "mstd0.5"),
+}
+"""Policies of timm's auto-augment, with an example of each of their parts."""
+
+
+def _check_policy(policy: str) -> None:
+    """Raise for a part of a policy that timm would ignore, such as -mX in place of -m9."""
+    name, *parts = policy.split("-")
+    like = POLICIES.get(name, "").split("-")
+    keys = [re.sub(r"[\d.]+$", "", part) for part in like]
+    for part in parts:
+        key, number = re.fullmatch(r"([a-z]*)(.*)", part, re.DOTALL).groups()  # type: ignore[union-attr]
+        numeric = key in keys and re.fullmatch(r"\d+(\.\d+)?", number)
+        if name in POLICIES and not numeric and not (name == "rand" and key.startswith("t")):
+            raise ValueError(
+                f"augment.auto: {part!r} of {policy!r} means nothing; {name} takes parts such as {', '.join(like)}"
+            )
+
+
 def _create(**arguments: Any) -> ImageTransform:
     """timm's transform, or an error of one line for a wrong augmentation."""
+    _check_policy(arguments.get("auto_augment") or "")
     try:
         transform: ImageTransform = create_transform(**arguments)
     except (AssertionError, ValueError, KeyError, IndexError) as error:

@@ -206,6 +206,16 @@ RESUMABLE_FIELDS = {
 """Fields that may differ when a run is resumed: where and how, not what. (Another device batch mixes other pairs.)"""
 
 
+SEED_LIMIT = 2**63
+"""Seeds are below it: numpy, torch and TOML take them all."""
+
+
+def check_seed(seed: int, name: str = "seed") -> None:
+    """Raise unless the seed is one that numpy and torch take."""
+    if not 0 <= seed < SEED_LIMIT:
+        raise ValueError(f"{name} must be from 0 to 2^63 - 1, got {seed}")
+
+
 def nearest(name: str, known: Any, prefix: str = "") -> str:
     """' (did you mean ...?)', or nothing."""
     close = get_close_matches(name, list(known), n=1, cutoff=0.5)

@@ -38,8 +38,7 @@ class Detect(DenseTask):
 
     def __init__(self, recipe: Recipe) -> None:
         if recipe.task.freeze_norm is None:  # without weights, a frozen norm does not normalise
-            trained = recipe.model.weights is not None or bool(model_arguments(recipe.model).get("pretrained"))
-            recipe = replace(recipe, task=replace(recipe.task, freeze_norm=trained))
+            recipe = replace(recipe, task=replace(recipe.task, freeze_norm=recipe.model.weights is not None))
         super().__init__(recipe)
 
     @override

@@ -40,6 +40,7 @@ from .distillation import (
 )
 from .distributed import make_accelerator
 from .engine import Reporter
+from .folder_lock import lock_folder
 from .model_factory import make_model
 from .recipe import check, to_inline
 from .run import run_training
@@ -264,7 +265,14 @@ class LinearizeConfig:
 
 
 def linearize(
-    teacher: Teacher, config: LinearizeConfig, out: Path, *, reporter: Reporter, stop: Callable[[], bool], device: str = "auto"
+    teacher: Teacher,
+    config: LinearizeConfig,
+    out: Path,
+    *,
+    reporter: Reporter,
+    stop: Callable[[], bool],
+    device: str = "auto",
+    begin: Callable[[], None] = lambda: None,
 ) -> dict[str, Any] | None:
     """Train a linear copy of a model, or resume what is in the folder.
 
@@ -275,16 +283,29 @@ def linearize(
         reporter: receives what happens.
         stop: asked after every step whether to save and stop.
         device: 'auto', 'cpu', or the accelerator that must be there.
+        begin: called when the folder is locked against other processes, before anything is written.
 
     Returns:
         The record, which is also in `linearize.json`; None if it was stopped before the end.
     """
     source = check_config(teacher, config)
     out = out.resolve()
-    out.mkdir(parents=True, exist_ok=True)
+    with lock_folder(out):
+        begin()
+        return _linearize(teacher, config, out, source, reporter, stop, device)
+
+
+def _linearize(
+    teacher: Teacher,
+    config: LinearizeConfig,
+    out: Path,
+    source: Source,
+    reporter: Reporter,
+    stop: Callable[[], bool],
+    where: str,
+) -> dict[str, Any] | None:
     lengths = config.phase_steps(len(source.train))
-    first = config.task(teacher, PHASES[0], 1)
-    before = _score_before(first, source, out, reporter, device)
+    before = _score_before(config.task(teacher, PHASES[0], 1), source, out, reporter, where)
     phases = []
     weights: Path | None = None
     for phase, steps in zip(PHASES, lengths, strict=True):
@@ -298,7 +319,7 @@ def linearize(
             reporter.message(f"{phase}: done already")
         else:
             reporter.message(f"{phase}: {steps:,} steps, {trained:,} parameters learn")
-            if not _run_phase(task, source, folder, reporter, stop, device):
+            if not _run_phase(task, source, folder, reporter, stop, where):
                 return None
         found = json.loads((folder / "result.json").read_text())
         phases.append({"phase": phase, "steps": steps, "parameters": trained, **_numbers(found, "seconds")})

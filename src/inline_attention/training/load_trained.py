@@ -14,12 +14,12 @@ from timm.models import is_model, is_model_pretrained, list_models
 from torch import nn
 
 from ..data.config import DataConfig
-from ..data.datasets import ImageDataset, StreamingDataset
+from ..data.datasets import ImageDataset, StreamingDataset, check_classes
 from ..data.sources import folder_names, open_source, open_validation_set
 from ..models.finite import check_outputs
 from ..models.load_official import read_checkpoint, select_weights
 from ..models.published_models import identify
-from .config import nearest
+from .config import check_seed, nearest
 from .model_factory import load_weights, make_model, weights_path
 from .recipe import build, upgrade
 from .run_folder import RunFolder
@@ -68,6 +68,7 @@ def make_named(name: str, *, pretrained: bool = False, seed: int = 0) -> Trained
     """
     if not is_model(name):
         raise ValueError(f"{name} is neither a run's folder, nor a file, nor a model{nearest(name, list_models())}")
+    check_seed(seed)
     if pretrained and not is_model_pretrained(name):
         raise ValueError(f"{name} has no weights on timm's hub")
     torch.manual_seed(seed)
@@ -112,7 +113,9 @@ def _from_file(path: Path, name: str | None, *, ema: bool) -> Trained:
     count = int(getattr(model, "num_classes", 0))
     if not count:
         raise ValueError(f"{path} has no classifier: it cannot predict classes")
-    return Trained(model.eval(), name, _classes(metadata, count), _data(metadata, model), loaded, arguments=arguments)
+    return Trained(
+        model.eval(), name, _classes(metadata, count, str(path)), _data(metadata, model), loaded, arguments=arguments
+    )
 
 
 def spec_of(metadata: Mapping[str, Any], path: Path) -> tuple[str, dict[str, Any]]:
@@ -155,10 +158,10 @@ def _read_metadata(path: Path, *_version: int) -> Mapping[str, Any]:
         raise ValueError(f"{path} cannot be read as safetensors, perhaps it is truncated: {error}") from error
 
 
-def _classes(metadata: Mapping[str, Any], count: int) -> tuple[str, ...]:
+def _classes(metadata: Mapping[str, Any], count: int, source: str = "") -> tuple[str, ...]:
     """Names from the file; ImageNet's for a thousand; numbers otherwise."""
     if "classes" in metadata:
-        return tuple(map(str, metadata["classes"]))
+        return check_classes(tuple(map(str, metadata["classes"])), source, count)
     if count == 1000:
         info = ImageNetInfo()
         return tuple(info.index_to_description(index) for index in range(count))

@@ -21,6 +21,12 @@ if TYPE_CHECKING:
     from .task import Task
 
 
+OWNED_ARGUMENTS = {
+    "num_classes": "the data", "in_chans": "data.channels", "drop_path_rate": "model.drop_path", "img_size": "data.size",
+}  # fmt: skip
+"""Arguments of models that follow from other fields of the recipe."""
+
+
 def build_model(task: "Task", classes: Sequence[str], *, resume: bool = False) -> tuple[nn.Module, str | None]:
     """The model to be trained, and the loader's report on the weights it starts from; a resumed run loads them later."""
     recipe = task.recipe
@@ -49,15 +55,21 @@ def model_spec(recipe: Recipe, classes: int) -> tuple[str, dict[str, Any]]:
     if not is_model(config.name):
         close = nearest(config.name, list_models())
         raise ValueError(f"unknown model {config.name!r}{close}; `inline list` shows this package's, timm.list_models() all")
-    arguments: dict[str, Any] = {**model_arguments(config), "num_classes": classes, "in_chans": data.channels}
+    given = model_arguments(config)
+    own: dict[str, Any] = {"num_classes": classes, "in_chans": data.channels}
     if config.drop_path:
-        arguments["drop_path_rate"] = config.drop_path
-    if config.swap:
-        arguments["swap"] = [swap_arguments(config)]
+        own["drop_path_rate"] = config.drop_path
     pretrained = get_pretrained_cfg(config.name, allow_unregistered=True)
-    if config.name.startswith("inline_") or (pretrained and pretrained.fixed_input_size):
-        arguments["img_size"] = data.size
-    return config.name, arguments
+    sized = config.name.startswith("inline_") or (pretrained and pretrained.fixed_input_size)
+    if sized and (recipe.task.name != "detect" or "img_size" not in given):  # which takes images of all sizes
+        own["img_size"] = data.size
+    for name, field in OWNED_ARGUMENTS.items():
+        value = given.get(name)
+        if name in given and name in own and own[name] not in (value, (value, value)):
+            raise ValueError(f"model.args: {name} is {value!r}, and {field} gives {own[name]!r}: leave it out of model.args")
+    if config.swap:
+        own["swap"] = [swap_arguments(config)]
+    return config.name, {**given, **own}
 
 
 def make_model(name: str, arguments: Mapping[str, Any]) -> nn.Module:

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from importlib.resources import files
 from json import dumps
+from math import isfinite
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
@@ -14,7 +15,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-from .config import RENAMED_FIELDS, RESUMABLE_FIELDS, ModelConfig, Recipe, nearest
+from .config import RENAMED_FIELDS, RESUMABLE_FIELDS, SEED_LIMIT, ModelConfig, Recipe, nearest
 
 if TYPE_CHECKING:
     from ..data.datasets import ImageDataset
@@ -149,10 +150,24 @@ def _literal(value: Any) -> str:
     return f"[{', '.join(map(_literal, value))}]" if isinstance(value, tuple) else repr(value)
 
 
+_WEIGHTS = "model.weights FILE is what a run starts from"
+REFUSED_ARGUMENTS = {
+    **dict.fromkeys(("pretrained", "pretrained_cfg", "pretrained_cfg_overlay", "checkpoint_path", "cache_dir"), _WEIGHTS),
+    **dict.fromkeys(("features_only", "out_indices", "scriptable", "exportable", "no_jit"), "the task decides it"),
+    "swap": "model.swap is for it",
+}
+"""Arguments of `timm.create_model` that a recipe has another place for, or none."""
+
+
 def model_arguments(model: ModelConfig) -> dict[str, Any]:
     """Arguments of `timm.create_model` that the recipe gives, besides name, classes and size."""
     given = _inline_table(model.args, "model.args", "'patch_size=4, depths=[1, 1]'")
     chosen = {"mixer": model.mixer, "kernel": model.kernel, "local": model.local}
+    for key in given:
+        if key in REFUSED_ARGUMENTS:
+            raise ValueError(f"model.args: {key} is {given[key]!r}, and {REFUSED_ARGUMENTS[key]}: leave it out")
+        if chosen.get(key) not in (None, given[key]):
+            raise ValueError(f"model.args: {key} is {given[key]!r}, and model.{key} {chosen[key]!r}: leave out one of the two")
     given = {key: tuple(value) if isinstance(value, list) else value for key, value in given.items()}
     return {**given, **{key: value for key, value in chosen.items() if value is not None}}
 
@@ -222,9 +237,32 @@ def check(recipe: Recipe) -> None:
         )
     if recipe.run.fsdp and recipe.ema.decay:
         faults.append("ema.decay and run.fsdp do not go together: average with DDP, or set ema.decay 0")
-    faults += _check_schedule(recipe) + _check_task(recipe)
+    faults += _check_schedule(recipe) + _check_task(recipe) + _check_values(values)
     if faults:
         raise ValueError(faults[0])
+
+
+MOST = {
+    "schedule.epochs": 10**6, "schedule.warmup": 10**6, "schedule.cooldown": 10**6, "data.workers": 1024,
+    "optim.batch": 10**7, "optim.device_batch": 10**7, "task.width": 2**16, "run.seed": SEED_LIMIT - 1,
+}  # fmt: skip
+"""The largest values of whole numbers, beyond which there is a mistake; 10^9 for all others."""
+MAY_BE_EMPTY = ("model.args", "model.swap", "augment.auto")
+
+
+def _check_values(values: Mapping[str, Any]) -> list[str]:
+    """What holds for all fields: numbers are finite and not absurdly large, texts are not empty."""
+    faults = []
+    for name, value in values.items():
+        parts, most = value if isinstance(value, tuple) else (value,), MOST.get(name, 10**9)
+        for part in parts:
+            if isinstance(part, int) and part > most:
+                faults.append(f"{name} must be {most:,} at most, got {part}")
+            elif isinstance(part, float) and not isfinite(part):
+                faults.append(f"{name} must be finite, got {value}")
+            elif isinstance(part, str) and not part.strip() and name not in MAY_BE_EMPTY:
+                faults.append(f"{name} must not be empty, got {part!r}: leave it out, or name what is meant")
+    return faults
 
 
 def _check_schedule(recipe: Recipe) -> list[str]:
@@ -319,6 +357,8 @@ def looks_dense(root: Path) -> tuple[str, str] | None:
 
 def absolute_source(source: str) -> str:
     """A path that exists as an absolute one, since a run is used from other folders, too; names of sources as they are."""
+    if not source.strip():
+        raise ValueError(f"the images must not be empty, got {source!r}: give a folder, or the name of a source")
     path = Path(source).expanduser()
     return str(path.resolve()) if path.exists() else source
 

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -20,6 +21,7 @@ from .checkpoint import Checkpoint, last_checkpoint
 from .config import Recipe
 from .distributed import OptimizerState, make_accelerator, restore, restore_optimizer
 from .engine import Engine, Progress, Reporter, SilentReporter
+from .folder_lock import lock_folder
 from .model_factory import block_classes, build_model
 from .recipe import changes, check, to_toml
 from .run_folder import RunFolder, RunWriter, environment, upgrade_names
@@ -62,7 +64,7 @@ def run_training(
     stop: Callable[[], bool] = lambda: False,
     device: str = "auto",
 ) -> TrainingResult:
-    """Train by the task's recipe, into a folder; or resume what is there.
+    """Train by the task's recipe, into a folder; or resume what is there. The folder is locked against other processes.
 
     Args:
         task: what is learned.
@@ -77,30 +79,39 @@ def run_training(
     check(recipe)
     source = task.open() if source is None else source
     transform = task.transform(training=True)
-    engine = _make_engine(task, source, folder, device, reporter, stop, resume=resume)
-    progress, accelerator = engine.progress, engine.accelerator
-    batches = training_batches(
-        source.train,
-        transform,
-        engine.plan,
-        seed=recipe.run.seed,
-        rank=accelerator.process_index,
-        start=progress.step,
-        channels=recipe.data.channels,
-        workers=worker_count(recipe.data.workers, accelerator.num_processes, len(source.train)),
-    )
-    finished = engine.run(batches)
-    accelerator.end_training()
-    if finished and accelerator.is_main_process:
-        result = {**progress.best, "classes": source.classes, "seconds": progress.seconds}
-        folder.write("result.json", json.dumps(result) + "\n")
+    with ExitStack() as locks:
+        engine = _make_engine(task, source, folder, device, reporter, stop, locks, resume=resume)
+        progress, accelerator = engine.progress, engine.accelerator
+        batches = training_batches(
+            source.train,
+            transform,
+            engine.plan,
+            seed=recipe.run.seed,
+            rank=accelerator.process_index,
+            start=progress.step,
+            channels=recipe.data.channels,
+            workers=worker_count(recipe.data.workers, accelerator.num_processes, len(source.train)),
+        )
+        finished = engine.run(batches)
+        accelerator.end_training()
+        if finished and accelerator.is_main_process:
+            result = {**progress.best, "classes": source.classes, "seconds": progress.seconds}
+            folder.write("result.json", json.dumps(result) + "\n")
     return TrainingResult(out, finished, progress.best, source.classes, folder.rows(), tuple(progress.bad), source)
 
 
 def _make_engine(
-    task: Task, source: Source, folder: RunFolder, device: str, reporter: Reporter, stop: Callable[[], bool], *, resume: bool
+    task: Task,
+    source: Source,
+    folder: RunFolder,
+    device: str,
+    reporter: Reporter,
+    stop: Callable[[], bool],
+    locks: ExitStack,
+    *,
+    resume: bool,
 ) -> Engine:
-    """Model, optimizer and the rest of a run, at its first step or at its last checkpoint."""
+    """Model, optimizer and the rest of a run, at its first step or at its last checkpoint; `locks` receives the folder's."""
     recipe = task.recipe
     resumable = resume and any(folder.checkpoints.glob("step-*"))  # killed before the first one, it begins anew
     model, loaded = build_model(task, source.classes, resume=resumable)
@@ -113,7 +124,7 @@ def _make_engine(
     average = build_average(model.to(accelerator.device), plan)
     optimizer: Any = build_optimizer(model, recipe, plan)
     scheduler = build_scheduler(optimizer, plan)
-    checkpoint = _begin(folder, recipe, source, accelerator, reporter, resume=resume)
+    checkpoint = _begin(folder, recipe, source, accelerator, reporter, locks, resume=resume)
     if loaded:
         reporter.message(f"{recipe.model.weights}: {loaded}")
     if recipe.run.fsdp and accelerator.distributed_type != DistributedType.FSDP:
@@ -158,12 +169,20 @@ def _restore(checkpoint: Checkpoint, model: Any, optimizer: Any, average: Any, a
 
 
 def _begin(
-    folder: RunFolder, recipe: Recipe, source: Source, accelerator: Accelerator, reporter: Reporter, *, resume: bool
+    folder: RunFolder,
+    recipe: Recipe,
+    source: Source,
+    accelerator: Accelerator,
+    reporter: Reporter,
+    locks: ExitStack,
+    *,
+    resume: bool,
 ) -> Checkpoint | None:
-    """Make the folder, or find the checkpoint to resume. Only the main process looks, and tells the others."""
+    """Lock the folder; begin it, or find the checkpoint to resume. Only the main process does, and tells the others."""
     found: list[Any] = [None, ""]
     if accelerator.is_main_process:
         try:
+            locks.enter_context(lock_folder(folder.path))
             if resume:
                 found[0] = _find_checkpoint(folder, recipe, source, reporter)
             else:
