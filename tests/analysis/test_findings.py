@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from inline_attention.analysis.capture import capture_pass
-from inline_attention.analysis.confusion import confusion
+from inline_attention.analysis.confusion import confusion, level
 from inline_attention.analysis.findings import about_maps, findings
 from inline_attention.analysis.locality import LayerLocality, locality
 from inline_attention.analysis.maps import QueryMap
@@ -85,7 +85,7 @@ def test_locality(analyses, softmax, linear, verdict):
     found = findings([replace(analyses[0], locality=near(softmax)), replace(analyses[1], locality=near(linear))])["locality"]
     assert found.verdict == verdict
     assert f"softmax {softmax:.2g} and linear {linear:.2g}" in found.says
-    assert findings(analyses[:1])["locality"].verdict == "undecided"
+    assert findings(analyses[::2])["locality"].verdict == "undecided", "softmax and InLine"
 
 
 def with_scores(analyses, top1=None, own=50.0, random=60.0, images=1000):
@@ -146,3 +146,20 @@ def test_maps(analyses):
 def test_rank_has_one_name_in_findings_and_in_json(analyses):
     assert "rank" in findings(analyses)
     assert [len(one.numbers()["rank"]) for one in analyses] == [len(one.rank) for one in analyses]
+
+
+@pytest.mark.parametrize(("share", "word"), [(0.28, "many"), (0.001, "many"), (0.0007, "some"), (0.0005, "few"), (0.0, "few")])
+def test_how_many_confused_pairs_are_many(analyses, share, word):
+    one = with_confusion(analyses[0], share)
+    assert level(share) == word
+    assert f"({level(one.confusion.share())}), at a tolerance of 0.01. Few is good" in findings([one])["confusion"].says
+
+
+def test_one_model_is_described_and_not_judged(analyses):
+    by_kind = {one.kind: findings([one]) for one in analyses}
+    for found in by_kind.values():
+        assert {finding.verdict for finding in found.values()} == {None}
+        assert "paper" not in " ".join(map(str, found.values())).lower()
+    assert by_kind["linear"]["rays"].why == "The length of a query does not matter."
+    assert by_kind["InLine"]["rays"].why == "The length of a query matters."
+    assert by_kind["softmax"]["masking"].why.endswith("at 0 of 3 sizes.")

@@ -95,6 +95,23 @@ def test_a_report_is_one_file_that_says_what_it_shows(trained, tmp_path, capsys)
     assert numbers["findings"]["confusion"]["verdict"] == "undecided"
 
 
+def test_a_report_of_one_model_describes_it(trained, tmp_path, capsys):
+    words = ["analyze", "report", str(trained / "run"), "--out", str(tmp_path), "--count", "4", "--masked", "8"]
+    code, out, err = run(capsys, *words)
+    assert code == 0, err
+    out = out.replace("\n", " ")
+    assert "ndecided" not in out
+    assert "this needs" not in out
+    assert re.search(r"run confuses [\d.]+ % \((few|some|many)\), at a tolerance of 0\.01\. Few is good: 0\.05 % or less", out)
+    assert "The length of a query" in out
+    assert "To compare it, and to hold it against the paper, give two or more." in out
+    page = (tmp_path / "report.html").read_text()
+    assert "ndecided" not in page
+    assert "The paper:" not in page
+    found = json.loads((tmp_path / "report.json").read_text())["findings"]
+    assert {finding["verdict"] for finding in found.values()} == {None}
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

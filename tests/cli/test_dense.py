@@ -276,7 +276,8 @@ def test_a_dry_run_prints_the_recipe_and_the_cost(runs, capsys):
     )
     assert found["recipe"]["task.head"] == "semantic_fpn"
     assert found["estimate"]["classes"] == 3
-    assert found["estimate"]["seconds"] > 0
+    assert found["estimate"]["seconds"] > found["estimate"]["evaluation_seconds"] > 0
+    assert found["name"] == "segment_small"
 
 
 def test_folders_without_objects_or_maps(capsys, tmp_path):

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -162,6 +163,9 @@ def test_dry_run(trained, capsys, tmp_path, monkeypatch):
     assert recipe.optim.device_batch == 5
     assert "48 images, batches of 12 in 3 micro-batches of 4, 4 steps per epoch, 24 steps, learning rate up to 2.00e-03" in out
     assert "of weights, gradients and moments" in out
+    assert out.startswith(f"# the recipe {trained / 'colours.toml'}\n[task]\nname = ")
+    assert not any(f"\n{field} = " in out for field in ("head", "anchors", "sides", "inference", "resize", "limit"))
+    assert re.search(r"of training, 0 min \d\d s of 12 evaluations on 12 images", out), "of the weights and their average"
     assert not list(tmp_path.iterdir()), "nothing is written"
     code, out, _ = run(capsys, *words, "--json")
     found = json.loads(out)["estimate"]
@@ -172,6 +176,8 @@ def test_dry_run(trained, capsys, tmp_path, monkeypatch):
     assert found["parameters"] == parameters
     assert found["state_bytes"] == 4 * 5 * parameters, "weights, gradients, two moments, the average"
     assert found["activation_bytes"] > 0
+    assert found["evaluation_seconds"] > 0
+    assert found["seconds"] == found["training_seconds"] + found["evaluation_seconds"]
 
 
 def test_dry_run_of_the_papers_recipe(trained, capsys):

@@ -11,7 +11,17 @@ from safetensors.torch import save_file
 from inline_attention.training.classify import Classify
 from inline_attention.training.config import Recipe
 from inline_attention.training.model_factory import build_model, model_spec
-from inline_attention.training.recipe import changes, check, flat, load, model_arguments, parse, shipped, to_toml
+from inline_attention.training.recipe import (
+    UNUSED_BY_TASK,
+    changes,
+    check,
+    flat,
+    load,
+    model_arguments,
+    parse,
+    shipped,
+    to_toml,
+)
 from inline_attention.training.schedule import build_scheduler, learning_rate, make_plan
 
 IMAGENET = 1_281_167
@@ -222,6 +232,13 @@ def test_values_out_of_range(field, value, message):
     recipe = replace(recipe, **{part: replace(getattr(recipe, part), **{name: value})})
     with pytest.raises(ValueError, match=message):
         check(recipe)
+
+
+def test_a_recipe_without_what_its_task_ignores():
+    text = to_toml(load("detect_small"), UNUSED_BY_TASK["detect"])
+    assert "anchors = " in text
+    assert not any(f"\n{field} = " in text for field in ("inference", "crop_mode", "mixup", "size"))
+    assert parse(text, "printed") == load("detect_small")
 
 
 def test_fsdp_and_average_do_not_go_together():

@@ -21,8 +21,23 @@ from .capture import Captured
 TOLERANCES = (0.001, 0.003, 0.01, 0.03, 0.1)
 DEFAULT_TOLERANCE = 0.01
 """The tolerance of single numbers in reports."""
+FEW, MANY = 0.0005, 0.001
+"""Shares of confused pairs, at the default tolerance, that count as few and as many. Trained softmax and InLine attention have
+0.02 % at most, trained linear attention and its relatives without the local residual 0.07 to 0.65 % (docs/results.md)."""
 MAX_WEIGHTS = 2**24
 """Weights that are computed at once."""
+
+
+LEVELS = (
+    f"Few is good: {100 * FEW:g} % or less, as trained softmax and InLine attention have. Many is {100 * MANY:g} % or more, as "
+    "trained linear attention has, and any attention that is hardly trained, whose weights are all nearly even."
+)
+"""What `level` says, in words."""
+
+
+def level(share: float) -> str:
+    """Whether a share of confused pairs, at the default tolerance, is few, some or many."""
+    return "few" if share <= FEW else "many" if share >= MANY else "some"
 
 
 @dataclass(frozen=True)

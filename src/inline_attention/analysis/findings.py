@@ -1,11 +1,11 @@
 """Findings: sentences generated from the numbers, and whether they agree with the paper."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import sqrt
 from typing import Literal
 
-from .confusion import DEFAULT_TOLERANCE
+from .confusion import DEFAULT_TOLERANCE, LEVELS, level
 from .maps import QueryMap
 from .masked_accuracy import RULES, MaskedAccuracy
 from .model_analysis import ModelAnalysis
@@ -15,6 +15,10 @@ MARGIN = 3.0
 """'Far more often': linear attention confuses more than this many times as many queries as the others."""
 FAR = 2.0
 """'Far more': at least this many times the even share."""
+SOME = 1.2
+"""'Somewhat more': from so many times the even share on."""
+NEARLY_EVEN = 0.95
+"""Entropy, 1 for even weights, from which on weights are called nearly even."""
 
 
 @dataclass(frozen=True)
@@ -26,18 +30,51 @@ class Finding:
     """What is measured, with the numbers."""
     paper: str
     """What the paper reports (Han et al., NeurIPS 2024), in this package's words."""
-    verdict: Verdict
+    verdict: Verdict | None
+    """None with one model: verdicts are about several."""
     why: str
+    """The reason for the verdict; with one model, what its numbers mean."""
+
+    def __str__(self) -> str:
+        verdict = "" if self.verdict is None else f" The paper: {self.paper} {self.verdict.capitalize()}:"
+        return f"{self.title}: {self.says}{verdict} {self.why}".rstrip()
 
 
 def findings(analyses: Sequence[ModelAnalysis]) -> dict[str, Finding]:
-    """One finding for each figure of the report, and one about accuracy, by name."""
+    """One finding for each figure of the report, and one about accuracy, by name. One model is described, not judged."""
     found = {"confusion": about_confusion(analyses), "locality": about_locality(analyses), "rank": about_rank(analyses)}
     if any(one.ray is not None for one in analyses):
         found["rays"] = about_rays(analyses)
     masked = [one for one in analyses if one.masking is not None]
     if masked:
         found |= {"masking": about_masking(masked), "accuracy": about_accuracy(masked)}
+    if len(analyses) == 1:
+        meaning = describe(analyses[0])
+        found = {name: replace(one, verdict=None, why=meaning.get(name, "")) for name, one in found.items()}
+    return found
+
+
+def describe(one: ModelAnalysis) -> dict[str, str]:
+    """What the numbers of one model mean, in a sentence for each finding that has one."""
+    times, together = _near(one)
+    near = "far more than" if times >= FAR else "about as much as" if times < SOME else "somewhat more than"
+    local = f", and far more with its local part ({together:.2g} times)" if together >= FAR > times else ""
+    entropy = sum(layer.entropy for layer in one.rank) / len(one.rank)
+    found = {
+        "locality": f"It puts {near} even weights would near the query in its first layers{local}.",
+        "rank": "Its weights are nearly even." if entropy >= NEARLY_EVEN else "Its weights differ from place to place.",
+    }
+    if one.ray is not None:
+        same = float(one.ray.confused.double().mean()) / one.ray.pairs
+        matters = "does not matter" if same == 1 else "matters" if same == 0 else "matters in part"
+        found["rays"] = f"The length of a query {matters}."
+    if one.masking is not None:
+        masked, near_, random = one.masking, *(one.masking.found[rule] for rule in RULES)
+        costlier = sum(_beyond(b, a, masked.images) for a, b in zip(near_, random, strict=True))
+        found["masking"] = (
+            "Masking the neighbourhood costs more than masking as many random tokens, by over two standard errors, at "
+            f"{costlier} of {len(masked.sizes)} sizes."
+        )
     return found
 
 
@@ -49,6 +86,8 @@ def about_maps(models: Mapping[str, Sequence[QueryMap]]) -> Finding:
         parts.append(f"{label} {first} in its first layer and {last} in its last")
     says = f"Shares of the marked point's weights on the 3 x 3 tokens around it, and of negative weights: {'; '.join(parts)}."
     paper = "It shows such maps for softmax, linear and InLine attention."
+    if len(models) == 1:
+        return Finding("Maps", says, paper, None, "This is one point of one image; the other figures are over all images.")
     return Finding(
         "Maps", says, paper, "undecided", "one point of one image proves nothing; the other figures are over all images."
     )
@@ -65,8 +104,8 @@ def about_confusion(analyses: Sequence[ModelAnalysis]) -> Finding:
     """Which models confuse queries."""
     shares = {one.label: one.confusion.share(DEFAULT_TOLERANCE) for one in analyses}
     ranked = sorted(shares, key=shares.__getitem__, reverse=True)
-    listed = _list([f"{label} confuses {_percent(shares[label])}" for label in ranked])
-    says = f"Of all pairs of queries of an image, {listed}, at a tolerance of {DEFAULT_TOLERANCE:g}."
+    listed = _list([f"{label} confuses {_percent(shares[label])} ({level(shares[label])})" for label in ranked])
+    says = f"Of all pairs of queries of an image, {listed}, at a tolerance of {DEFAULT_TOLERANCE:g}. {LEVELS}"
     linear, rest = _of(analyses, "linear"), _of(analyses, "softmax", "InLine", "InLine without local residual")
     paper = "Linear attention often gives different queries the same weights; softmax and InLine hardly ever do."
     if not linear or not rest:
@@ -120,10 +159,8 @@ def about_locality(analyses: Sequence[ModelAnalysis]) -> Finding:
     """How local the attention of each model is."""
     parts, times = [], {}
     for one in analyses:
-        shallow = one.locality[: max(1, len(one.locality) // 3)]
-        own = sum(near.attention[0] / near.even[0] for near in shallow) / len(shallow)
+        own, both = _near(one)
         times[one.label] = own
-        both = sum(near.together[0] / near.even[0] for near in shallow) / len(shallow)
         parts.append(f"{one.label} {own:.2g}" + ("" if both == own else f" ({both:.2g} with its local part)"))
     says = (
         "The weights on the 3 x 3 tokens around the query in the first third of the layers, as multiples of the share of even "
@@ -143,6 +180,16 @@ def about_locality(analyses: Sequence[ModelAnalysis]) -> Finding:
         verdict,
         f"{least:.2g} times the even share for softmax, {most:.2g} times for linear attention.",
     )
+
+
+def _near(one: ModelAnalysis) -> tuple[float, float]:
+    """The weights on the 3 x 3 tokens around the query in the first third of the layers, over those of even weights.
+
+    Of attention alone, and together with the local part.
+    """
+    shallow = one.locality[: max(1, len(one.locality) // 3)]
+    parts = [[getattr(near, part)[0] / near.even[0] for near in shallow] for part in ("attention", "together")]
+    return sum(parts[0]) / len(shallow), sum(parts[1]) / len(shallow)
 
 
 def about_masking(analyses: Sequence[ModelAnalysis]) -> Finding:

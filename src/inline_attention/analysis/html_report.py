@@ -69,8 +69,10 @@ def _table(analyses: Sequence[ModelAnalysis]) -> str:
 
 
 def _section(finding: Finding, figure: Path | None) -> str:
-    kind = {"agrees": "", "does not agree": " not"}.get(finding.verdict, " open")
     image = "" if figure is None else _image(figure, finding.says)
+    if finding.verdict is None:
+        return f"<h2>{escape(finding.title)}</h2>{image}<p>{escape(f'{finding.says} {finding.why}'.strip())}</p>"
+    kind = {"agrees": "", "does not agree": " not"}.get(finding.verdict, " open")
     return (
         f"<h2>{escape(finding.title)}</h2>{image}<p>{escape(finding.says)}</p>"
         f'<p class="verdict{kind}"><small>The paper: {escape(finding.paper)}</small><br>'

@@ -23,7 +23,7 @@ class AnalyzeConfusion(Analysis):
 
     def run(self) -> None:
         """Count, write, print."""
-        from ..analysis.confusion import TOLERANCES
+        from ..analysis.confusion import DEFAULT_TOLERANCE, LEVELS, TOLERANCES, level
         from ..analysis.model_analysis import confusion_numbers, confusion_of
         from ..analysis.plots import draw_confusion
 
@@ -45,7 +45,9 @@ class AnalyzeConfusion(Analysis):
             f"Pairs of queries of an image whose rows of weights differ by at most {self.tolerance:g} of their length, "
             f"while they differ by more; rows that are all nearly even count as the same. Over {name_images(images)}."
         )
-        self.write("confusion", {"models": numbers, **image_facts(images)}, [table], [figure], summary)
+        levels = ", ".join(f"{label} {level(one.share())}" for label, one in found.items())
+        judged = f"At a tolerance of {DEFAULT_TOLERANCE:g} these are: {levels}. {LEVELS}"
+        self.write("confusion", {"models": numbers, **image_facts(images)}, [table], [figure], summary, judged)
 
 
 @dataclass(frozen=True)

@@ -57,9 +57,9 @@ class AnalyzeReport(Analysis):
         for study in studies:
             top = "-" if study.masking is None else f"{study.masking.top1:.1f}"
             table.add_row(study.label, study.kind, top, f"{100 * study.confusion.share():.3g}")
-        lines = [
-            f"{one.title}: {one.says} The paper: {one.paper} {one.verdict.capitalize()}: {one.why}" for one in found.values()
-        ]
+        lines = [str(one) for one in found.values()]
+        if len(studies) == 1:
+            lines.append("One model is described. To compare it, and to hold it against the paper, give two or more.")
         numbers = {
             "models": [study.numbers() for study in studies],
             "findings": {key: asdict(one) for key, one in found.items()},

@@ -91,7 +91,8 @@ class Train(TrainOptions):
         if self.dry_run:
             from .train_report import print_dry_run
 
-            print_dry_run(task, self.device, source, as_json=self.json)
+            name = f"of {self.out or newest_run(unfinished=True)}" if self.resume else self.recipe or "digits"
+            print_dry_run(task, self.device, source, name, as_json=self.json)
             return
         out = self._folder(recipe)
         from ..training.run import run_training

@@ -114,6 +114,12 @@ def number(value: float | None, digits: int = 2) -> str:
     return "-" if value is None else f"{value:.{digits}f}"
 
 
+def _duration(seconds: float) -> str:
+    """A time in words."""
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes // 60} h {minutes % 60:02} min" if minutes >= 60 else f"{minutes} min {rest:02} s"
+
+
 def _time(seconds: float) -> str:
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
@@ -171,29 +177,34 @@ def _numbers(task: "Task", row: dict[str, Any], prefix: str, *, few: bool) -> li
     ]
 
 
-def print_dry_run(task: "Task", device: str, source: "Source | None", *, as_json: bool) -> None:
-    """Print the recipe with all its fields, then its steps, parameters, memory and time, measured on its first images."""
+def print_dry_run(task: "Task", device: str, source: "Source | None", name: str, *, as_json: bool) -> None:
+    """Print the recipe with the fields that its task uses, then steps, parameters, memory and time, measured on a few images.
+
+    Args:
+        name: of the recipe.
+    """
     from ..training.estimate import estimate
-    from ..training.recipe import flat, to_toml
+    from ..training.recipe import UNUSED_BY_TASK, flat, to_toml
 
     processes = int(os.environ.get("WORLD_SIZE", "1"))
     recipe = task.recipe
     found = estimate(task, processes, usable_device(device), source)
     if as_json:
-        print(json.dumps({"recipe": flat(recipe), "estimate": asdict(found)}, indent=1))
+        print(json.dumps({"name": name, "recipe": flat(recipe), "estimate": asdict(found)}, indent=1))
         return
     states, activations = found.state_bytes / 2**20, found.activation_bytes / 2**20
-    minutes, seconds = divmod(round(found.seconds), 60)
-    time = f"{minutes // 60} h {minutes % 60:02} min" if minutes >= 60 else f"{minutes} min {seconds:02} s"
     rate = f"learning rate up to {found.lr:.2e} ({recipe.optim.lr:.2e} for {recipe.optim.rate_batch} images)"
     parts = f" in {found.accumulation} micro-batches of {found.micro_batch}" if found.accumulation > 1 else ""
-    Console().print(to_toml(recipe), highlight=False, markup=False, soft_wrap=True)
+    text = f"# the recipe {name}\n{to_toml(recipe, UNUSED_BY_TASK[recipe.task.name])}"
+    Console().print(text, highlight=False, markup=False, soft_wrap=True)
     for line in (
         f"{found.parameters:,} parameters, {found.trained:,} of them trained, {found.classes} classes",
         f"{found.images:,} images, batches of {found.batch}{parts}, {found.steps_per_epoch:,} steps per epoch, "
         f"{found.steps:,} steps, {rate}",
         f"about {states + activations:,.0f} MB: {states:,.0f} of weights, gradients and moments, {activations:,.0f} of "
         "activations; torch itself needs more on top",
-        f"about {time} on {found.device}, timed on a few images; reading images and evaluation come on top",
+        f"about {_duration(found.seconds)} on {found.device}, timed on a few images: {_duration(found.training_seconds)} of "
+        f"training, {_duration(found.evaluation_seconds)} of {found.evaluations:,} evaluations on {found.validation_images:,} "
+        "images; saving and the start come on top",
     ):
         print(line)

@@ -1,15 +1,16 @@
 """Estimates before a run: parameters, memory and time, from a few steps on the first images."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from time import perf_counter
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
-from ..data.loader import training_batches
+from ..data.loader import Batch, evaluation_batches, training_batches, worker_count
 from ..data.sources import Source
 from .model_factory import build_model
 from .schedule import build_optimizer, make_plan
@@ -37,11 +38,19 @@ class Estimate:
     state_bytes: int
     activation_bytes: int
     seconds: float
+    """Of training and evaluation."""
+    training_seconds: float
+    evaluation_seconds: float
+    evaluations: int
+    """Of the model, and of its moving average if the recipe has one."""
+    validation_images: int
     device: str
 
 
 def estimate(task: Task, processes: int, device: torch.device, source: Source | None = None) -> Estimate:
-    """Build the model and time a step of it on the first images. Reading images and evaluation are not in the time.
+    """Build the model, and time a training step and an evaluation step on the first images, and reading these.
+
+    Worker processes read while the model computes, so the slower of the two counts; without workers, both do.
 
     Args:
         source: the recipe's images, if they are open already.
@@ -53,7 +62,8 @@ def estimate(task: Task, processes: int, device: torch.device, source: Source | 
     tried = min(TRIAL_BATCH, plan.micro_batch)
     small = replace(plan, batch=tried, micro_batch=tried, processes=1, accumulation=1)
     options: dict[str, Any] = {"seed": recipe.run.seed, "rank": 0, "start": 0, "channels": recipe.data.channels, "workers": 0}
-    batch = next(iter(training_batches(source.train, task.transform(training=True), small, **options)))
+    batch, reading = _read(training_batches(source.train, task.transform(training=True), small, **options))
+    workers = worker_count(recipe.data.workers, processes, len(source.train))
     if batch.bad and not recipe.data.skip_bad:
         raise ValueError(f"{batch.bad[0]} (data.skip_bad leaves such images out)")
 
@@ -63,7 +73,10 @@ def estimate(task: Task, processes: int, device: torch.device, source: Source | 
     half = torch.autocast(device.type, HALF.get(recipe.run.precision), enabled=recipe.run.precision in HALF)
     with half:
         activations = activation_bytes(model, loss)
-        per_image = min(_step_seconds(model, loss) for _ in range(3)) / tried
+        per_image = together(min(_step_seconds(model, loss) for _ in range(3)) / tried, reading / tried, workers)
+        evaluating = _evaluation_seconds(model, task, source, tried, workers, device)
+    training = per_image * plan.micro_batch * plan.accumulation * plan.steps
+    evaluations = -(-plan.epochs // recipe.run.evaluate) * (2 if plan.ema_decay else 1)
     parameters = sum(parameter.numel() for parameter in model.parameters())
     trained = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
     optimizer = build_optimizer(model, recipe, plan)
@@ -83,9 +96,43 @@ def estimate(task: Task, processes: int, device: torch.device, source: Source | 
         lr=plan.lr,
         state_bytes=4 * copies + moments,
         activation_bytes=activations * plan.micro_batch // tried,
-        seconds=per_image * plan.micro_batch * plan.accumulation * plan.steps,
+        seconds=training + evaluations * evaluating / processes,
+        training_seconds=training,
+        evaluation_seconds=evaluations * evaluating / processes,
+        evaluations=evaluations,
+        validation_images=len(source.val),
         device=str(device),
     )
+
+
+def together(computing: float, reading: float, workers: int) -> float:
+    """Seconds of an image: workers read at the same time as the model computes, and share the reading."""
+    return max(computing, reading / workers) if workers else computing + reading
+
+
+def _read(batches: Iterator[Batch]) -> tuple[Batch, float]:
+    """The first batch, and the seconds it took."""
+    start = perf_counter()
+    return next(batches), perf_counter() - start
+
+
+@torch.no_grad()
+def _evaluation_seconds(model: nn.Module, task: Task, source: Source, tried: int, workers: int, device: torch.device) -> float:
+    """Seconds of one evaluation in one process: of reading, predicting and counting all validation images."""
+    count = min(tried, len(source.val))
+    shared: dict[str, Any] = {"rank": 0, "processes": 1, "channels": task.recipe.data.channels, "workers": 0}
+    batch, reading = _read(evaluation_batches(source.val, task.transform(training=False), count, **shared))
+    accelerator: Any = SimpleNamespace(device=device)  # all that a meter needs before it computes
+    model.eval()
+    times = []
+    for _ in range(2):
+        start = perf_counter()
+        task.meter(source, accelerator).update(model, batch.to(device))
+        if device.type != "cpu":
+            torch.accelerator.synchronize()
+        times.append(perf_counter() - start)
+    model.train()
+    return together(min(times) / count, reading / count, workers) * len(source.val)
 
 
 def activation_bytes(model: nn.Module, loss: Callable[[], Tensor]) -> int:

@@ -1,7 +1,7 @@
 """Recipes as TOML: found by name, read, checked, written, and chosen by the images if none is named."""
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from importlib.resources import files
 from json import dumps
@@ -129,14 +129,14 @@ def flat(recipe: Recipe) -> dict[str, Any]:
     }
 
 
-def to_toml(recipe: Recipe) -> str:
-    """The whole recipe as TOML, without unset fields; `parse` reads it back."""
+def to_toml(recipe: Recipe, without: Container[str] = ()) -> str:
+    """The recipe as TOML, without unset fields and those of `without`; `parse` reads it back."""
     lines: list[str] = []
     for part in fields(recipe):
         lines.append(f"[{part.name}]")
         for entry in fields(getattr(recipe, part.name)):
             value = getattr(getattr(recipe, part.name), entry.name)
-            if value is not None:
+            if value is not None and f"{part.name}.{entry.name}" not in without:
                 lines.append(f"{entry.name} = {_literal(value)}")
         lines.append("")
     return "\n".join(lines)
@@ -285,7 +285,7 @@ _CLASSIFYING = (
     "augment.erase", "augment.mixup", "augment.cutmix", "augment.mix_prob", "augment.mix_switch", "augment.smoothing",
 )  # fmt: skip
 UNUSED_BY_TASK = {
-    "classify": (*_DETECTING, *_SEGMENTING, "task.width", "task.longest", "data.limit"),
+    "classify": (*_DETECTING, *_SEGMENTING, "task.head", "task.width", "task.longest", "data.limit"),
     "detect": (*_SEGMENTING, *_CLASSIFYING, "data.size", "data.interpolation"),
     "segment": (*_DETECTING, *_CLASSIFYING),
 }
