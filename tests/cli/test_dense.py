@@ -73,6 +73,8 @@ def test_a_run_leaves_a_table_a_curve_and_drawn_predictions(runs):
         text = (runs / f"{name}.txt").read_text()
         assert all(column in text for column in columns)
         assert "last weights" in text
+        assert "split: val" in text
+        assert "images of the split val, fingerprint " in text
         assert {"curve.png", "predictions.png", "metrics.csv", "best.safetensors", "result.json"} <= {
             path.name for path in (runs / name).iterdir()
         }
@@ -88,7 +90,8 @@ def test_images_are_opened_once(runs, name):
     assert json.loads((runs / f"{name}-openings.json").read_text()) == {"train": 1, "val": 1}
 
 
-def test_eval_finds_the_score_of_the_run(runs, capsys, tmp_path):
+def test_eval_finds_the_score_of_the_run(runs, capsys, tmp_path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
     best = json.loads((runs / "segment" / "result.json").read_text())
     found = json.loads(ran(capsys, "eval", runs / "segment", "--json", "--out", tmp_path, "--device", "cpu"))
     assert found["miou"] == pytest.approx(best["miou"], abs=1e-3)
@@ -96,12 +99,16 @@ def test_eval_finds_the_score_of_the_run(runs, capsys, tmp_path):
     assert found["classes"] == ["ground", "ball", "box"]
     assert (tmp_path / "confusion.png").is_file()
     text = ran(capsys, "eval", runs / "segment", "--out", tmp_path, "--device", "cpu", "--inference", "slide")
-    assert "mIoU %" in text
+    assert re.search(r"split +mIoU % +mAcc % +aAcc % +loss +images +images/s", text)
     assert "Hardest classes: " in text
     text = ran(capsys, "eval", runs / "detect", "--out", tmp_path, "--device", "cpu", "--task", "detect")
     assert re.search(r"boxes .*\n.*masks ", text)
+    assert re.search(r"split +AP of +AP +AP50 +AP75 +small +medium +large +images/s", text), "80 columns cut no title"
+    assert max(len(line) for line in text.splitlines()[1:6]) <= 80
+    learned = json.loads(ran(capsys, "eval", runs / "detect", "--split", "train", "--json", "--out", tmp_path))
+    assert (learned["split"], learned["images"], learned["trained_on"]) == ("train", 6, 6)
     elsewhere = json.loads(ran(capsys, "eval", runs / "detect", "--data", runs / "coco", "--json", "--out", tmp_path))
-    assert elsewhere["images"] == 3, "the val split of the folder"
+    assert (elsewhere["images"], elsewhere["split"]) == (3, "val")
 
 
 def test_predict_draws_and_prints(runs, capsys, tmp_path):
@@ -157,8 +164,7 @@ def test_images_left_out_of_an_evaluation_are_listed(runs, capsys, tmp_path):
     assert found["images"] == 4
     text = ran(capsys, *words, "--skip-bad")
     assert "1 images or entries were left out:" in text
-    assert "data.val must be one of" in failed(capsys, *words, "--split", "nonsense")
-    assert "--split train is of other images" in failed(capsys, "eval", runs / "detect", "--split", "train")
+    assert failed(capsys, *words, "--split", "nonsense").endswith(f"{root} has no split nonsense; there are: val")
     assert "inference and side are for those that segment" in failed(capsys, *words, "--side", 0)
     assert "--ema is for files that hold both" in failed(capsys, *words, "--ema")
 
@@ -284,7 +290,7 @@ def test_folders_without_objects_or_maps(capsys, tmp_path):
     write_images(tmp_path / "classes", 2)
     for source, told in ((write_coco(tmp_path / "c", 2), "--task detect"), (write_maps(tmp_path / "m", 2), "--task segment")):
         assert told in failed(capsys, "train", "--data", source, "--out", tmp_path / "run")
-    for task, told in (("detect", "has no train split"), ("segment", "holds no label maps")):
+    for task, told in (("detect", "holds no objects"), ("segment", "holds no label maps")):
         assert told in failed(capsys, "train", "--task", task, "--data", tmp_path / "classes", "--out", tmp_path / "run")
         assert "there is no folder" in failed(capsys, "train", "--task", task, "--data", tmp_path / "none")
 

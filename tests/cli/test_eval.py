@@ -2,6 +2,8 @@
 
 import io
 import json
+import re
+import shutil
 import sys
 
 import numpy as np
@@ -30,8 +32,46 @@ def test_eval_of_a_run(trained, capsys):
     assert found["images_per_second"] > 0
     assert json.loads((trained / "run" / "eval" / "eval.json").read_text()) == found
     code, out, _ = run(capsys, "eval", str(trained / "run"), "--device", "cpu")
-    assert "12 " in out
+    assert re.search(r"split +images +top-1 % +top-5 % +loss +images/s", out)
+    assert re.search(r"\n +val +12 ", out)
+    assert ", split val (20 % of the images, split off by a hash of the names), fingerprint " in out
     assert "Hardest classes: " in out
+
+
+def test_eval_scores_the_split_that_is_asked_for(trained, tmp_path, capsys):
+    """Of the run's own folder, which has no splits: its own validation and training images, and no test images."""
+    words = ("eval", str(trained / "run"), "--device", "cpu", "--workers", "0", "--out", str(tmp_path / "out"))
+    own = json.loads(run(capsys, *words, "--data", str(trained / "data"), "--json")[1])
+    assert (own["split"], own["images"], own["trained_on"]) == ("val", 12, 0)
+    assert own["fingerprint"] == json.loads((trained / "run" / "result.json").read_text())["fingerprint"]
+    code, out, _ = run(capsys, *words, "--split", "train")
+    assert "48 images of " in out
+    assert ", split train, fingerprint " in out
+    assert "The run was trained on all of them: this is no measure of other images." in out
+    code, _, err = run(capsys, *words, "--split", "test")
+    assert (code, err) == (2, f"inline: {trained / 'data'} has no split test; there are: train, val\n")
+    for number, (split, count) in enumerate({"train": 2, "val": 3, "test": 4}.items()):
+        write_images(tmp_path / "other" / split, count, seed=number)
+    found = {
+        split: json.loads(run(capsys, *words, "--data", str(tmp_path / "other"), "--split", split, "--json")[1])
+        for split in ("val", "test")
+    }
+    assert [found[split]["images"] for split in found] == [9, 12]
+    assert found["val"]["fingerprint"] != found["test"]["fingerprint"]
+    assert json.loads((tmp_path / "out" / "eval.json").read_text())["split"] == "test"
+
+
+def test_eval_says_that_a_run_was_trained_on_these_images(trained, tmp_path, capsys):
+    shutil.copytree(trained / "run", tmp_path / "run")
+    shutil.copytree(trained / "data", tmp_path / "data" / "train")
+    write_images(tmp_path / "data" / "val", 2, seed=1)
+    recipe = tmp_path / "run" / "recipe.toml"
+    recipe.write_text(recipe.read_text().replace(str(trained / "data"), str(tmp_path / "data")))
+    words = ("eval", str(tmp_path / "run"), "--device", "cpu", "--workers", "0")
+    code, out, err = run(capsys, *words, "--data", str(tmp_path / "data" / "train"))
+    assert code == 0, err
+    assert ", split all, " in out
+    assert "The run was trained on all of them" in out
 
 
 def test_eval_on_other_images_and_crop_modes(trained, tmp_path, capsys):

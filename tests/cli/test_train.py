@@ -13,7 +13,11 @@ from safetensors.torch import load_file, save_file
 
 from inline_attention.cli.arguments import option_types
 from inline_attention.cli.train import Train, newest_run
+from inline_attention.cli.train_report import STREAMING_MODELS, print_result
+from inline_attention.large.stages import all_linear
+from inline_attention.training.classify import Classify
 from inline_attention.training.recipe import load, parse
+from inline_attention.training.run import TrainingResult
 
 from ..training.small import small_recipe, write_images, write_recipe
 from .test_main import run
@@ -30,8 +34,9 @@ def test_a_run_ends_in_a_table_and_images(trained, tmp_path, capsys):
     assert f"Next: inline eval {tmp_path / 'run'}" in out
     lines = err.splitlines()
     assert lines[0].startswith("inline_swin_nano on ")
-    assert lines[1] == "48 images, batches of 12, 4 steps per epoch, 8 steps"
-    assert lines[2].startswith("epoch   1  train loss ")
+    assert lines[1] == "scored on 12 images of the split val (20 % of the images, split off by a hash of the names)"
+    assert lines[2] == "48 images, batches of 12, 4 steps per epoch, 8 steps"
+    assert lines[3].startswith("epoch   1  train loss ")
     names = {path.name for path in (tmp_path / "run").iterdir()}
     assert names >= {"curve.png", "confusion.png", "attention.png", "metrics.csv", "best.safetensors", "recipe.toml"}
     assert parse((tmp_path / "run" / "recipe.toml").read_text(), "it").optim.lr == 0.004
@@ -80,7 +85,7 @@ def test_json_is_all_that_is_printed(trained, tmp_path, capsys):
     code, out, _ = run(capsys, *words, "--json", "--device", "cpu", "--seed", "3")
     assert code == 0
     result = json.loads(out)
-    assert set(result) == {"run", "last", "best", "bad"}
+    assert set(result) == {"run", "split", "split_note", "images", "fingerprint", "last", "best", "bad"}
     assert 0 <= result["best"]["top1"] <= 100
     assert parse((tmp_path / "run" / "recipe.toml").read_text(), "it").run.seed == 3
 
@@ -312,3 +317,25 @@ def test_data_that_moved_is_remembered(tmp_path, capsys, monkeypatch):
     code, _, err = run(capsys, "train", "--resume", "--out", "run", "--device", "cpu")
     assert code == 2
     assert err.endswith("there does not hold the images that run was trained on\n")
+
+
+@pytest.mark.parametrize("name", ["inline_swin_nano", "inline_pvt_nano"])
+def test_the_last_line_is_about_large_images(tmp_path, capsys, name):
+    """Which models take them at their own size, or how this one does."""
+    recipe = small_recipe(write_images(tmp_path / "data", 2, size=(513, 520)))
+    task, arguments = Classify(recipe), {"num_classes": 3}
+    facts = json.dumps({"model": name, "arguments": arguments, "classes": ["blue", "green", "red"]})
+    save_file(timm.create_model(name, **arguments).state_dict(), tmp_path / "best.safetensors", {"inline": facts})
+    score = {"epoch": 1, "top1": 50.0, "top5": 100.0, "loss": 1.0, "seconds": 1.0}
+    rows = [{"kind": "training", "waiting": 0.0, "images_per_second": 9.0}, {"kind": "evaluation", **score}]
+    best = {"weights": "model", **score}
+    print_result(TrainingResult(tmp_path, True, best, ("blue", "green", "red"), rows, (), task.open()), task, [])
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last.startswith("Your images have about 513 pixels on their shorter side, and the model sees them at 16 x 24. ")
+    if name == "inline_pvt_nano":
+        assert last.endswith(f"At their own size: inline predict IMAGE --stream --model {tmp_path}")
+    else:
+        told = "inline_swin_nano cannot take them at their own size: --model.name inline_pvt_nano or inline_deit_nano can"
+        assert told in last
+        for other in STREAMING_MODELS:
+            all_linear(timm.create_model(other), "--stream")

@@ -119,7 +119,7 @@ def test_layouts(tmp_path, split, file, folder):
     assert images.files() == ["1.png", "2.png"]
     assert images.labels() is None
     other = "val" if split == "train" else "train"
-    with pytest.raises(ValueError, match=f"has no {other} split"):
+    with pytest.raises(ValueError, match=f"has no split {other}; there are: {split}"):
         open_coco(tmp_path, other)
 
 

@@ -12,7 +12,7 @@ from PIL import Image
 from inline_attention.data.config import DataConfig
 from inline_attention.data.datasets import StreamingDataset, check_classes
 from inline_attention.data.loader import evaluation_batches, training_batches
-from inline_attention.data.sources import open_source, open_validation_set
+from inline_attention.data.sources import open_source, open_split
 from inline_attention.data.transforms import evaluation_transform, training_transform
 from inline_attention.lite.decode import BadImageError
 from inline_attention.training.classify import ClassificationTransform
@@ -190,7 +190,7 @@ def test_what_is_wrong_with_a_folder_raises(tmp_path):
     write_images(tmp_path / "few", 1)
     assert told(tmp_path / "few") == "class blue has one image: none is left for validation"
     with pytest.raises(ValueError, match="there is no folder /nowhere"):
-        open_validation_set(tmp_path.__class__("/nowhere"), ("a", "b"))
+        open_split(DataConfig(source="/nowhere"), None, ("a", "b"))
 
 
 MODES = {
@@ -239,7 +239,7 @@ def test_bad_images_are_named(tmp_path):
     (folder / "red" / "cut.jpg").write_bytes(whole[: len(whole) // 2])
     (folder / "red" / "text.png").write_text("not an image")
     (folder / "red" / "void.png").write_bytes(b"")
-    images = open_validation_set(folder, ("blue", "green", "red"))
+    images = open_split(DataConfig(source=str(folder)), None, ("blue", "green", "red")).val
     told = {}
     for index in range(len(images)):
         try:

@@ -68,7 +68,8 @@ def facts(tmp_path_factory) -> Facts:
 def test_the_card_states_the_numbers_of_a_run(facts):
     card = model_card(facts)
     assert sections(card) == ["Use", "Measured", "Training", "Model", "Unknown"]
-    assert "Measured on `three_colours`, 6 validation images." in card
+    split = f"split val, 20 % of the images, split off by a hash of the names; fingerprint `{facts.result['fingerprint']}`"
+    assert f"Measured on `three_colours`, 6 validation images ({split})." in card
     assert f"after epoch {facts.result['epoch']}, on these very images" in card
     found = cells(card)
     assert found["top-1"] == f"{facts.result['top1']:.2f} %"
@@ -96,7 +97,7 @@ def test_no_path_of_the_disk_is_stated(facts):
 
 def test_hub_datasets_keep_their_full_name(facts):
     named = replace(facts, recipe={"data": {"source": "hfds/owner/pets"}})
-    assert "Measured on `hfds/owner/pets`, 6 validation images." in model_card(named)
+    assert "Measured on `hfds/owner/pets`, 6 validation images (split val, " in model_card(named)
 
 
 def test_the_head(facts):

@@ -44,8 +44,10 @@ def test_evaluation_gives_what_training_gave(result, data):
     score = evaluate(result.folder, workers=0, device="cpu")
     assert score.metrics["top1"] == pytest.approx(result.best["top1"])
     assert score.images == 12
-    whole = evaluate(result.folder / "best.safetensors", data=data, workers=0, device="cpu")
-    assert whole.images == 60
+    own = evaluate(result.folder / "best.safetensors", data=data, workers=0, device="cpu")
+    assert (own.images, own.split, own.fingerprint) == (12, "val", score.fingerprint), "not the images it was trained on"
+    learned = evaluate(result.folder, split="train", workers=0, device="cpu")
+    assert (learned.images, learned.split) == (48, "train")
     with pytest.raises(ValueError, match=r"best.safetensors does not record which images: give data"):
         evaluate(result.folder / "best.safetensors")
 

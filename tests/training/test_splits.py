@@ -1,12 +1,20 @@
 """Which images are learned from, and which are held out."""
 
+import json
 import shutil
+from dataclasses import replace
 
 import pytest
 
+from inline_attention.data.splits import NoSplitError
+from inline_attention.training.classify import Classify
 from inline_attention.training.dense_task import split_by_name
+from inline_attention.training.load_trained import metadata_of
+from inline_attention.training.run import run_training
+from inline_attention.training.run_folder import RunFolder
 from inline_attention.training.task import make_task
 
+from .small import RecordingReporter, small_recipe, write_images
 from .small_dense import detect_recipe, segment_recipe, write_coco, write_maps
 
 
@@ -53,3 +61,56 @@ def test_the_split_does_not_depend_on_the_order():
     assert {backwards[index] for index in split_by_name(backwards, 0.25)[1]} == {f"{index}.png" for index in held}
     with pytest.raises(ValueError, match=r"there is one image, a.png: none is left for validation"):
         split_by_name(["a.png"], 0.5)
+
+
+def test_detectors_and_segmenters_use_a_split_or_refuse_it(tmp_path):
+    maps = write_maps(tmp_path / "maps", 4, 2)
+    for folder in ("images", "masks"):
+        shutil.move(maps / folder / "val", maps / folder / "test")
+    task = make_task(segment_recipe(maps))
+    source = task.open()
+    assert not {images.name(0).split("/")[-2] for images in (source.train, source.val)} - {"train"}, "test is not opened"
+    assert source.split_text == "val (20 % of train, split off by a hash of the names)"
+    scored = task.open_split("test", source.classes)
+    assert (len(scored.val), scored.split) == (2, "test")
+    for asked in (None, "val"):
+        with pytest.raises(NoSplitError, match=r"maps has no split val; there are: train, test$"):
+            task.open_split(asked, source.classes)
+    coco = make_task(detect_recipe(write_coco(tmp_path / "coco", 4, 2), data={"val": "test"}))
+    with pytest.raises(NoSplitError, match=r"coco has no split test; there are: train, val$"):
+        coco.open()
+
+
+def test_a_run_records_what_it_is_scored_on_and_never_looks_at_test(tmp_path):
+    write_images(tmp_path / "data" / "train", 8)
+    write_images(tmp_path / "data" / "test", 4, seed=1)
+    recipe = small_recipe(tmp_path / "data", schedule={"epochs": 1, "warmup": 0}, ema={"decay": 0.0})
+    with pytest.raises(ValueError, match=r"^training does not look at test images: leave out data.val test"):
+        run_training(Classify(replace(recipe, data=replace(recipe.data, val="test"))), tmp_path / "never", device="cpu")
+    reporter = RecordingReporter()
+    result = run_training(Classify(recipe), tmp_path / "run", reporter=reporter, device="cpu")
+    assert "scored on 6 images of the split val (20 % of train, split off by a hash of the names)" in reporter.messages
+    scored = result.source.scored
+    assert scored == {"split": "val", "split_note": result.source.split_note, "images": 6, "fingerprint": scored["fingerprint"]}
+    for record in (
+        json.loads((tmp_path / "run" / "result.json").read_text()),
+        json.loads((tmp_path / "run" / "data.json").read_text()),
+        metadata_of(tmp_path / "run" / "best.safetensors"),
+    ):
+        assert {name: record[name] for name in scored} == scored
+
+
+def test_a_run_of_an_earlier_version_keeps_its_validation_images(tmp_path):
+    """They were the test images where there was no val; it is resumed and evaluated on these."""
+    write_images(tmp_path / "data" / "train", 8)
+    write_images(tmp_path / "data" / "test", 4, seed=1)
+    recipe = small_recipe(tmp_path / "data", schedule={"epochs": 1, "warmup": 0}, ema={"decay": 0.0}, data={"val": "test"})
+    source = replace(Classify(recipe).open(), split="val")
+    stopped = run_training(Classify(recipe), tmp_path / "run", source=source, stop=lambda: True, device="cpu")
+    assert not stopped.finished
+    (tmp_path / "run" / "data.json").unlink()
+    text = (tmp_path / "run" / "recipe.toml").read_text()
+    (tmp_path / "run" / "recipe.toml").write_text(text.replace('val = "test"', 'val = "validation"'))
+    resumed = run_training(Classify(RunFolder(tmp_path / "run").recipe()), tmp_path / "run", resume=True, device="cpu")
+    assert (resumed.finished, resumed.best["images"], resumed.source.split) == (True, 12, "test")
+    assert RunFolder(tmp_path / "run").recipe().data.val == "test", "now it is written down"

@@ -39,8 +39,8 @@ class Analysis:
     first run, or sample images."""
     root: str | None = None
     """Folder of a wds/, hfds/ or torch/ source."""
-    split: str = "validation"
-    """Split of a source that has named splits."""
+    split: str | None = None
+    """Which split of the images, such as test; unset: the validation set, or all images of a folder without splits."""
     count: int = 32
     """How many images to analyse."""
     out: Path = Path("analysis")

@@ -66,7 +66,7 @@ def _transform(trained: "Trained", make_transform: Callable[..., Any]) -> Callab
 
 
 def load_images(
-    models: Sequence[LoadedModel], count: int, *, data: str | None, root: str | None, split: str, seed: int
+    models: Sequence[LoadedModel], count: int, *, data: str | None, root: str | None, split: str | None, seed: int
 ) -> AnalyzedImages:
     """Some validation images, drawn by the seed: of the data, or of the first run; without either, sample images.
 
@@ -77,8 +77,9 @@ def load_images(
     from ..analysis.sample_images import SAMPLES, sample_image
     from ..data.config import DataConfig
     from ..data.datasets import StreamingDataset
-    from ..data.sources import open_source
-    from ..training.load_trained import validation_set
+    from ..data.sources import open_split
+    from ..data.splits import NoSplitError
+    from ..training.eval_images import validation_set
 
     if count < 1:
         raise ValueError(f"--count must be positive, got {count}")
@@ -87,12 +88,15 @@ def load_images(
         return AnalyzedImages([sample_image(name) for name in SAMPLES][:count], None, "sample images")
     labelled = True
     try:
-        dataset, source = validation_set(first.trained, first.given, data, root, split)
+        images = validation_set(first.trained, first.given, data, root, split)
+        dataset, source = images.source.val, images.name
+    except NoSplitError:
+        raise
     except ValueError:
         if data is None:
             raise
         labelled, source = False, data  # images of other classes can be analysed all the same
-        dataset = open_source(DataConfig(source=data, root=root, val=split)).val
+        dataset = open_split(DataConfig(source=data, root=root), split).val
     if isinstance(dataset, StreamingDataset):
         raise ValueError(f"{source} comes as a stream: images can be drawn from folders, archives and data sets only")
     order = torch.randperm(len(dataset), generator=torch.Generator().manual_seed(seed)).tolist()[:count]

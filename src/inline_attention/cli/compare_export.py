@@ -29,23 +29,26 @@ class EvalSet:
     """Whether the labels are the model's classes."""
 
 
-def open_eval_set(trained: "Trained", model: str, data: str | None, root: str | None, split: str) -> EvalSet:
+def open_eval_set(trained: "Trained", model: str, data: str | None, root: str | None, split: str | None) -> EvalSet:
     """The model's validation set, or other images; those of other classes, or without classes, are taken without labels."""
     from ..data.config import DataConfig
     from ..data.datasets import FileDataset
-    from ..data.sources import open_source
+    from ..data.sources import open_split
+    from ..data.splits import NoSplitError
     from ..lite.image_paths import images_below
-    from ..training.load_trained import validation_set
+    from ..training.eval_images import validation_set
 
     try:
-        images, source = validation_set(trained, model, data, root, split)
-        return EvalSet(images, _short_name(source), labelled=True)
+        images = validation_set(trained, model, data, root, split)
+        return EvalSet(images.source.val, _short_name(images.name), labelled=True)
+    except NoSplitError:
+        raise
     except ValueError:
         if data is None:
             raise
         folder = Path(data).expanduser()
         if not folder.is_dir():
-            return EvalSet(open_source(DataConfig(source=data, root=root, val=split)).val, _short_name(data), labelled=False)
+            return EvalSet(open_split(DataConfig(source=data, root=root), split).val, _short_name(data), labelled=False)
         files = [str(file) for file in images_below(folder)]
         if not files:
             raise

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from ..data.sources import Source
+    from ..training.eval_images import EvalImages
     from ..training.load_trained import Trained
     from ..training.task import Score, Task
 
@@ -37,12 +38,11 @@ class Eval:
     weights: Path | None = None
     """File of weights for a model that is given by name."""
     data: str | None = None
-    """Images: any source of `inline train` (its validation set), or a folder of class folders; unset: the run's validation
-    set."""
+    """Images: any source of `inline train`, or a folder of class folders; unset: those of the run."""
     root: str | None = None
     """Folder of a wds/, hfds/ or torch/ source."""
-    split: str = "validation"
-    """Split of a source that has named splits."""
+    split: str | None = None
+    """Which split of the images, such as test; unset: the validation set, or all images of a folder without splits."""
     crop_mode: Literal["squash", "center"] | None = None
     """'squash' resizes both sides as the paper does, 'center' the shorter one as timm usually does; unset: as trained."""
     size: tuple[int, int] | None = None
@@ -70,10 +70,10 @@ class Eval:
 
     def run(self) -> None:
         """Load the model, evaluate it on every image once, print and write the result."""
-        from ..data.sources import Source
         from ..training.classify import Classify
         from ..training.config import Recipe
-        from ..training.load_trained import load_trained, task_named, validation_set
+        from ..training.eval_images import validation_set
+        from ..training.load_trained import load_trained, task_named
         from ..training.recipe import check
         from .dense import evaluate_dense
 
@@ -89,38 +89,47 @@ class Eval:
             if getattr(self, name) is not None:
                 raise ValueError(f"--{name} {getattr(self, name)} is for models that segment: leave it out")
         trained = load_trained(self.model, self.weights, ema=self.ema)
-        images, source = validation_set(trained, self.model, self.data, self.root, self.split)
+        images = validation_set(trained, self.model, self.data, self.root, self.split)
         given: dict[str, Any] = {"crop_mode": self.crop_mode, "size": self.size, "crop": self.crop}
         data = replace(trained.data, **{key: value for key, value in given.items() if value is not None})
         recipe = Recipe(data=data)
         check(recipe)
         out = eval_folder(self)
-        found = score(self, Classify(recipe), trained.model, Source(images, images, trained.classes), out)
+        found = score(self, Classify(recipe), trained.model, replace(images.source, classes=trained.classes), out)
         if found is None:
             return
         facts = {
-            "model": trained.name, "weights": str(self.weights or self.model), "loaded": trained.loaded, "data": source,
+            "model": trained.name, "weights": str(self.weights or self.model), "loaded": trained.loaded, "data": images.name,
             "crop_mode": data.crop_mode, "size": data.size, "crop": data.crop,
         }  # fmt: skip
-        text = write_score(out, facts, found, trained.classes, found.bad, "images")
+        text = write_score(out, facts, found, images, trained.classes, found.bad, "images")
         if self.json:
             print(text)
         else:
-            self._print(trained, found, out)
+            self._print(trained, found, images, out)
 
-    def _print(self, trained: "Trained", found: "Score", out: Path) -> None:
+    def _print(self, trained: "Trained", found: "Score", images: "EvalImages", out: Path) -> None:
         console = Console()
         console.print(f"{trained.name}: {trained.loaded}", highlight=False, soft_wrap=True, markup=False)
-        table = Table(box=SIMPLE_HEAD, padding=(0, 1))
-        for column in ("images", "top-1 %", "top-5 %", "loss", "images/s"):
-            table.add_column(column, justify="right")
+        table = score_table("images", "top-1 %", "top-5 %", "loss", "images/s")
         numbers, speed = found.metrics, f"{found.images_per_second:,.0f}"
         top5 = number(numbers["top5"]) if len(trained.classes) > 5 else "-"
-        table.add_row(f"{found.images:,}", number(numbers["top1"]), top5, number(numbers["loss"], 3), speed)
+        table.add_row(
+            images.source.split, f"{found.images:,}", number(numbers["top1"]), top5, number(numbers["loss"], 3), speed
+        )
         console.print(table)
-        # `inline linearize` keeps its last weights; `inline train` chooses the best ones by these images.
-        chosen_by_these = self.data is None and not (Path(self.model) / "linearize.json").is_file()
-        print_rest(console, found, trained.classes, out, chosen_by_these=chosen_by_these, bad=found.bad, unit=" %")
+        if (Path(self.model) / "linearize.json").is_file():  # which keeps its last weights and not the best ones
+            images = replace(images, chosen_by=False)
+        print_rest(console, found, images, trained.classes, out, bad=found.bad, unit=" %")
+
+
+def score_table(*columns: str) -> Table:
+    """A table whose first column is the split; the others are numbers, whose titles are not cut."""
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1))
+    table.add_column("split", overflow="fold")
+    for column in columns:
+        table.add_column(column, justify="right", no_wrap=True)
+    return table
 
 
 def score(options: Eval, task: "Task", model: "nn.Module", source: "Source", out: Path) -> "Score | None":
@@ -144,24 +153,32 @@ def score(options: Eval, task: "Task", model: "nn.Module", source: "Source", out
 def eval_folder(options: Eval) -> Path:
     """The folder of the result: --out, or one in the run's folder, or one here."""
     name = "eval" if options.data is None else f"eval-{Path(options.data).name}"
+    name += f"-{Path(options.split).name}" if options.split else ""
     return options.out or (Path(options.model) / name if Path(options.model).is_dir() else Path(name))
 
 
 def write_score(
-    out: Path, facts: Mapping[str, Any], found: "Score", classes: tuple[str, ...], bad: tuple[str, ...], unit: str
+    out: Path,
+    facts: Mapping[str, Any],
+    found: "Score",
+    images: "EvalImages",
+    classes: tuple[str, ...],
+    bad: tuple[str, ...],
+    unit: str,
 ) -> str:
     """Write eval.json and the confusion matrix; return the JSON.
 
     Args:
         facts: about model and images.
+        images: those that were scored.
         bad: images and entries that were left out.
         unit: what the confusion matrix counts: images or pixels.
     """
     from ..training.plots import draw_confusion
 
     record = {
-        **facts, **found.metrics, **found.details, "images": found.images,
-        "images_per_second": found.images_per_second, "bad": bad, "classes": classes,
+        **facts, **images.source.scored, "trained_on": images.trained_on, **found.metrics, **found.details,
+        "images": found.images, "images_per_second": found.images_per_second, "bad": bad, "classes": classes,
     }  # fmt: skip
     text = "{\n" + ",\n".join(f" {json.dumps(key)}: {json.dumps(value)}" for key, value in record.items()) + "\n}"
     (out / "eval.json").write_text(text + "\n")
@@ -173,23 +190,25 @@ def write_score(
 def print_rest(
     console: Console,
     found: "Score",
+    images: "EvalImages",
     classes: tuple[str, ...],
     out: Path,
     *,
-    chosen_by_these: bool,
     bad: tuple[str, ...],
     unit: str = "",
 ) -> None:
-    """Print what comes below the table: the hardest classes, a warning, what was left out, what was written.
-
-    Args:
-        chosen_by_these: the run chose its best weights by these images, so that the score is too good.
-    """
+    """Print what comes below the table: the images, the hardest classes, a warning, what was left out, what was written."""
+    source = images.source
+    about = f"{found.images:,} images of {images.name}, split {source.split_text}, fingerprint {source.scored['fingerprint']}"
+    console.print(about, highlight=False, soft_wrap=True, markup=False)
     pairs = zip(found.details["per_class"], classes, strict=True)
     by_score = sorted((value, name) for value, name in pairs if value is not None)
     hardest = ", ".join(f"{name} {value:.1f}{unit}" for value, name in by_score[:HARDEST] if value < 100)
     console.print(f"Hardest classes: {hardest or 'none, all are right'}", highlight=False, soft_wrap=True, markup=False)
-    if chosen_by_these:
+    if images.trained_on:
+        some = "all of them" if images.trained_on >= len(source.val) else f"{images.trained_on:,} of them"
+        console.print(f"The run was trained on {some}: this is no measure of other images.", highlight=False, soft_wrap=True)
+    elif images.chosen_by:
         note = "The run chose these weights by these very images; its own table has the last weights' score."
         console.print(note, highlight=False, soft_wrap=True)
     if bad:

@@ -46,8 +46,8 @@ class Export:
     """Images to compare accuracy on: any source of `inline train`, or a folder; unset: those of a run, if not in fp32."""
     root: str | None = None
     """Folder of a wds/, hfds/ or torch/ source."""
-    split: str = "validation"
-    """Split of a source that has named splits."""
+    split: str | None = None
+    """Which split of the images, such as test; unset: the validation set, or all images of a folder without splits."""
     count: int = 1000
     """The most images to compare accuracy on."""
     workers: int | None = None

@@ -38,7 +38,7 @@ def collect_results(
     size = plan.trials[0].recipe.data.size
     facts = {
         "name": Path(data.source).name, "train": len(source.train), "val": len(source.val), "classes": len(source.classes),
-        "height": size[0], "width": size[1],
+        "height": size[0], "width": size[1], "split": source.split_text,
     }  # fmt: skip
     planned = len({trial.key for trial in plan.trials})
     return Results(scale.name, scale.description, facts, seeds, [claim.name for claim in claims], planned, records)

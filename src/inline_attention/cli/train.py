@@ -160,7 +160,9 @@ class Train(TrainOptions):
         if self.json:
             last = [row for row in outcome.rows if row["kind"] == "evaluation"][-1]
             best = {key: value for key, value in outcome.best.items() if key not in ("confusion", "per_class", "images")}
-            print(json.dumps({"run": str(out), "last": last, "best": best, "bad": outcome.bad}, indent=1))
+            print(
+                json.dumps({"run": str(out), **outcome.source.scored, "last": last, "best": best, "bad": outcome.bad}, indent=1)
+            )
             return
         print_result(outcome, task, written)
 

@@ -24,6 +24,10 @@ if TYPE_CHECKING:
 
 LOG_SECONDS = 10.0
 """Seconds between two lines about training in a log."""
+LARGE_SIDE, SEEN_IMAGES = 512, 5
+"""Pixels above which images are large, and how many of them are read to find out."""
+STREAMING_MODELS = ("inline_pvt_nano", "inline_deit_nano")
+"""Small models whose blocks are all InLine, which `stream` takes."""
 
 
 class TrainingReport:
@@ -128,16 +132,13 @@ def _time(seconds: float) -> str:
 
 def print_result(outcome: "TrainingResult", task: "Task", written: list[Path]) -> None:
     """Print the table at the end, and which commands come next."""
-    from ..data.sources import TRAIN
-
-    console = Console()
+    console, source = Console(), outcome.source
     last = [row for row in outcome.rows if row["kind"] == "evaluation"][-1]
     training = [row for row in outcome.rows if row["kind"] == "training"]
     table = Table(box=SIMPLE_HEAD, padding=(0, 1))
-    on_training = task.recipe.task.name != "classify" and task.recipe.data.val in TRAIN
-    table.add_column("training images" if on_training else "validation images")
+    table.add_column(f"split: {source.split}", overflow="fold")
     for column in ("epoch", *task.columns.values()):
-        table.add_column(column, justify="right")
+        table.add_column(column, justify="right", no_wrap=True)
     few = len(outcome.classes) <= 5
     table.add_row("last weights", str(last["epoch"]), *_numbers(task, last, "", few=few))
     if f"ema_{task.main_metric}" in last:
@@ -152,8 +153,10 @@ def print_result(outcome: "TrainingResult", task: "Task", written: list[Path]) -
         highlight=False,
         soft_wrap=True,
     )
+    scored = f"{len(source.val):,} images of the split {source.split_text}, fingerprint {source.scored['fingerprint']}"
+    console.print(f"Scored on {scored}.", highlight=False, soft_wrap=True, markup=False)
     note = "The best weights were chosen by these very images; 'last weights' were not."
-    if on_training:
+    if source.split == "train":
         note = "Scored on the training images: it shows that they can be learned, and nothing else."
     console.print(note, highlight=False, soft_wrap=True)
     if outcome.bad:
@@ -168,6 +171,27 @@ def print_result(outcome: "TrainingResult", task: "Task", written: list[Path]) -
         highlight=False,
         soft_wrap=True,
     )
+    if task.recipe.task.name == "classify" and (text := _streaming(outcome, task.recipe.data.size)):
+        console.print(text, highlight=False, soft_wrap=True)
+
+
+def _streaming(outcome: "TrainingResult", size: tuple[int, int]) -> str:
+    """How large images can be classified at their own size; nothing for images of up to 512 pixels a side."""
+    from ..large.stages import all_linear
+    from ..training.load_trained import load_trained
+    from ..training.recipe import typical_side
+
+    side = typical_side(outcome.source.val, SEEN_IMAGES)
+    if side is None or side <= LARGE_SIDE:
+        return ""
+    trained = load_trained(str(outcome.folder))
+    seen = f"Your images have about {side:,} pixels on their shorter side, and the model sees them at {size[0]} x {size[1]}."
+    try:
+        all_linear(trained.model, "--stream")
+    except ValueError:
+        can = " or ".join(STREAMING_MODELS)
+        return f"{seen} {trained.name} cannot take them at their own size: --model.name {can} can, by inline predict --stream"
+    return f"{seen} At their own size: inline predict IMAGE --stream --model {outcome.folder}"
 
 
 def _numbers(task: "Task", row: dict[str, Any], prefix: str, *, few: bool) -> list[str]:

@@ -18,10 +18,11 @@ from pycocotools.coco import COCO
 
 from ..lite.decode import BadImageError, decode_file, first_line
 from .coco_annotations import EntryChecker, clip_box, decode_masks, is_integer, is_number, to_rle
-from .datasets import NoSplitError, Split
+from .datasets import file_entry
+from .splits import by_split, canonical, choose_split
 
-ROBOFLOW_FOLDERS = {"train": ("train",), "val": ("val", "valid")}
-"""Roboflow's names for the folder of a split."""
+COCO_FILE = re.compile(r"instances_(.+?)(20\d\d)?\.json")
+ROBOFLOW_FILE = "_annotations.coco.json"
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,6 +114,12 @@ class CocoDataset:
         """A hash of all annotations."""
         return blake2b(b"\n".join(image.annotations for image in self._images), digest_size=16).hexdigest()
 
+    def entries(self) -> list[str]:
+        """A line for each image, for `fingerprint`: its file, and a hash of its annotations."""
+        hashes = (blake2b(image.annotations, digest_size=16).hexdigest() for image in self._images)
+        files = (file_entry(image.file, self._folder / image.file) for image in self._images)
+        return [f"{file}\t{objects}" for file, objects in zip(files, hashes, strict=True)]
+
     def ground_truth(self) -> COCO:
         """These images and their objects for COCO's evaluation, with boxes as in the file."""
         annotations = []
@@ -150,7 +157,7 @@ class CocoDataset:
 
 def open_coco(
     root: Path,
-    split: Split,
+    split: str,
     *,
     classes: tuple[str, ...] | None = None,
     skip_bad: bool = False,
@@ -161,7 +168,7 @@ def open_coco(
         root: has `annotations/instances_<split>2017.json` (or of another year; of several the newest that has images) with
             `<split>2017/`, or `annotations/instances_<split>.json` with `<split>/`, both also with images in
             `images/<split>...`; or, as Roboflow writes it, `<split>/_annotations.coco.json` (`valid/` for val).
-        split: which.
+        split: which, by any spelling of its name.
         classes: class names in the order of the labels, e.g. of the training split. Default: those of the file, by category id.
         skip_bad: leave out wrong entries instead of raising.
 
@@ -179,28 +186,42 @@ def open_coco(
     return CocoDataset(coco_json, folder, classes, category_ids, images), classes, tuple(checker.left_out)
 
 
-def _find(root: Path, split: str) -> tuple[Path, Path]:
-    """The annotation file of a split, and the folder of its images."""
+def coco_splits(root: Path) -> dict[str, list[Path]]:
+    """The splits of a folder in COCO's layout: annotation files of each, the one to take first if it has images."""
     if not root.is_dir():
         raise ValueError(f"there is no folder {root}")
-    annotations = root / "annotations"
-    names = [path.name for path in annotations.iterdir()] if annotations.is_dir() else []
-    found = sorted((name for name in names if re.fullmatch(rf"instances_{split}(20\d\d)?\.json", name)), reverse=True)
-    for name in found:
-        part = name.removeprefix("instances_").removesuffix(".json")
+    files: dict[str, list[Path]] = {}
+    for path in sorted(root.glob("annotations/instances_*.json"), reverse=True):  # the newest year first
+        if named := COCO_FILE.fullmatch(path.name):
+            files.setdefault(canonical(named[1]), []).append(path)
+    for path in sorted(root.glob(f"*/{ROBOFLOW_FILE}")):
+        files.setdefault(canonical(path.parent.name), []).append(path)
+    return by_split(files)
+
+
+def _find(root: Path, split: str) -> tuple[Path, Path]:
+    """The annotation file of a split, and the folder of its images."""
+    there = coco_splits(root)
+    if not there:
+        raise ValueError(
+            f"{root} holds no objects: annotations/instances_train2017.json (COCO, of any year or of none) or "
+            f"train/{ROBOFLOW_FILE} (Roboflow) is expected in it"
+        )
+    files = choose_split(split, there, root)
+    for path in files:
+        if path.name == ROBOFLOW_FILE:
+            return path, path.parent
+        part = _part(path)
         for folder in (root / part, root / "images" / part):
             if folder.is_dir():
-                return annotations / name, folder
-    for part in ROBOFLOW_FOLDERS[split]:
-        if (root / part / "_annotations.coco.json").is_file():
-            return root / part / "_annotations.coco.json", root / part
-    if found:
-        part = found[0].removeprefix("instances_").removesuffix(".json")
-        raise ValueError(f"{annotations / found[0]} is there, but not its images: neither {part}/ nor images/{part}/ in {root}")
-    raise NoSplitError(
-        f"{root} has no {split} split: neither annotations/instances_{split}2017.json (or of another year, or of none) nor "
-        f"{ROBOFLOW_FOLDERS[split][-1]}/_annotations.coco.json"
-    )
+                return path, folder
+    part = _part(files[0])
+    raise ValueError(f"{files[0]} is there, but not its images: neither {part}/ nor images/{part}/ in {root}")
+
+
+def _part(path: Path) -> str:
+    """'train2017' of 'instances_train2017.json'."""
+    return path.name.removeprefix("instances_").removesuffix(".json")
 
 
 def _read(coco_json: Path) -> dict[str, list[Any]]:

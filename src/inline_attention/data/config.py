@@ -15,9 +15,9 @@ class DataConfig:
     train: str = "train"
     """Name of the training split of a source that has named splits."""
     val: str = "validation"
-    """Name of the validation split of a source that has named splits; to detect and segment also 'train'."""
+    """Name of the split that the model is scored on; 'train' for the training images themselves, and never 'test'."""
     val_share: float = 0.2
-    """Share (of each class) used for validation where a source has no validation split."""
+    """Share (of each class) of the training images used for validation where a source has no validation split."""
     limit: int = 0
     """To detect and segment: only the first so many images of each split, for a quick try; 0: all."""
     size: tuple[int, int] = (32, 32)

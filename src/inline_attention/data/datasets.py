@@ -4,13 +4,22 @@ from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
+from zlib import crc32
 
 import numpy as np
 from PIL import Image
 from typing_extensions import override
 
 from ..lite.decode import BadImageError, decode, decode_file, first_line
+
+
+def file_entry(name: str, path: str | Path) -> str:
+    """A line about a file for `fingerprint`: its name and its size in bytes."""
+    try:
+        return f"{name}\t{Path(path).stat().st_size}"
+    except OSError:  # in an archive, or gone
+        return name
 
 
 class ImageDataset(Protocol):
@@ -39,6 +48,11 @@ class ImageDataset(Protocol):
     def digest(self) -> str:
         """A hash of the annotations, where they are in a file of their own."""
         return ""
+
+    def entries(self) -> Sequence[str]:
+        """A line for each image, for `fingerprint`; here its number and its class."""
+        labels = self.labels()
+        return [f"{index}\t{'' if labels is None else labels[index]}" for index in range(len(self))]
 
 
 @dataclass(frozen=True)
@@ -72,6 +86,27 @@ class ReaderDataset(ImageDataset):
         count = range(len(self) if self.classes is not None else 0)
         return [Path(self.reader.filename(index, absolute=True)).name for index in count] or None
 
+    @override
+    def entries(self) -> Sequence[str]:
+        names = self.reader.filenames()
+        sizes = [getattr(sample[0], "size", None) for sample in self.reader.samples]  # of files in a tar
+        if all(size is not None for size in sizes):
+            return [f"{name}\t{size}" for name, size in zip(names, sizes, strict=True)]
+        return [file_entry(name, path) for name, path in zip(names, self.reader.filenames(absolute=True), strict=True)]
+
+
+@dataclass(frozen=True)
+class HubDataset(ReaderDataset):
+    """A dataset of Hugging Face's hub, whose images have no names."""
+
+    @override
+    def labels(self) -> Sequence[int]:
+        return [int(label) for label in self.reader.dataset[self.reader.label_key]]
+
+    @override
+    def entries(self) -> Sequence[str]:
+        return ImageDataset.entries(self)
+
 
 @dataclass(frozen=True)
 class FileDataset(ImageDataset):
@@ -98,6 +133,10 @@ class FileDataset(ImageDataset):
     def files(self) -> Sequence[str] | None:
         return [Path(path).name for path in self.paths]
 
+    @override
+    def entries(self) -> Sequence[str]:
+        return [file_entry(Path(path).name, path) for path in self.paths]
+
 
 @dataclass(frozen=True)
 class ArrayDataset(ImageDataset):
@@ -121,6 +160,12 @@ class ArrayDataset(ImageDataset):
     @override
     def labels(self) -> Sequence[int]:
         return self.classes
+
+    @override
+    def entries(self) -> Sequence[str]:
+        """With a checksum of the pixels, which are in memory already."""
+        pairs = zip(self.classes, self.pixels, strict=True)
+        return [f"{index}\t{label}\t{crc32(image.tobytes())}" for index, (label, image) in enumerate(pairs)]
 
 
 @dataclass(frozen=True)
@@ -148,7 +193,9 @@ class WrappedDataset(ImageDataset):
     @override
     def labels(self) -> Sequence[int] | None:
         targets = getattr(self.dataset, "targets", None)
-        return None if targets is None else [int(target) for target in targets]
+        if targets is None or getattr(targets, "ndim", 1) != 1:  # QMNIST has eight numbers for each image
+            return None
+        return [int(target) for target in targets]
 
 
 @dataclass(frozen=True)
@@ -179,6 +226,11 @@ class Subset(ImageDataset):
         files = self.whole.files()
         return None if files is None else [files[index] for index in self.indices]
 
+    @override
+    def entries(self) -> Sequence[str]:
+        entries = self.whole.entries()
+        return [entries[index] for index in self.indices]
+
 
 @dataclass(frozen=True)
 class StreamingDataset:
@@ -189,9 +241,15 @@ class StreamingDataset:
 
     open: Callable[[int], Any]
     length: int
+    shards: tuple[str, ...] = ()
+    """Names of its files, with the number of images in each."""
 
     def __len__(self) -> int:
         return self.length
+
+    def entries(self) -> Sequence[str]:
+        """A line for each shard, for `fingerprint`."""
+        return self.shards or [str(self.length)]
 
 
 def check_classes(classes: tuple[str, ...], source: str, count: int | None = None) -> tuple[str, ...]:
@@ -211,10 +269,3 @@ def check_classes(classes: tuple[str, ...], source: str, count: int | None = Non
         places = [place for place, name in enumerate(classes) if name == doubled[0]]
         raise ValueError(f"{source}: the classes {places[0]} and {places[1]} are both called {doubled[0]!r}: rename one")
     return classes
-
-
-Split = Literal["train", "val"]
-
-
-class NoSplitError(ValueError):
-    """A folder does not have the wanted split."""

@@ -1,6 +1,6 @@
 """Reads images with a class for each pixel: ADE20K, Pascal VOC, Oxford-IIIT Pet, and folders of images and masks."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,8 @@ from PIL import Image, UnidentifiedImageError
 
 from ..lite.decode import BadImageError, decode_file, first_line
 from ..lite.image_paths import IMAGE_SUFFIXES
-from .datasets import NoSplitError, Split, check_classes
+from .datasets import check_classes, file_entry
+from .splits import ALL, SPELLINGS, by_split, canonical, choose_split
 
 IGNORED = 255
 """Pixels of this label count neither in the loss nor in the scores."""
@@ -79,6 +80,11 @@ class LabelMapDataset:
         """Empty: masks are files of their own."""
         return ""
 
+    def entries(self) -> list[str]:
+        """A line for each image, for `fingerprint`: its file and its mask's."""
+        pairs = zip(self._images, self._masks, strict=True)
+        return [f"{file_entry(image.name, image)}\t{file_entry(mask.name, mask)}" for image, mask in pairs]
+
 
 def _read_mask(path: Path) -> NDArray[Any]:
     """The numbers (H, W) in a mask file."""
@@ -98,7 +104,7 @@ def _read_mask(path: Path) -> NDArray[Any]:
 
 
 def open_label_maps(
-    root: Path, split: Split, *, classes: tuple[str, ...] | None = None
+    root: Path, split: str, *, classes: tuple[str, ...] | None = None
 ) -> tuple[LabelMapDataset, tuple[str, ...]]:
     """Open one split of a folder, whose layout is recognised by the folders in it.
 
@@ -113,36 +119,54 @@ def open_label_maps(
 
     Args:
         root: the folder.
-        split: which.
+        split: which, by any spelling of its name; 'train' and 'all' are all images of a folder without splits.
         classes: class names that the folder must have, e.g. those of the training split.
 
     Returns:
         The dataset, ordered by name or as listed; and the class names.
     """
+    find_splits, open_one = _layout(root)
+    there = find_splits(root)
+    place = there[ALL] if ALL in there and canonical(split) == "train" else choose_split(split, there, root)
+    return open_one(root, place, classes)
+
+
+def label_map_splits(root: Path) -> dict[str, Path]:
+    """The splits of such a folder, and the folder or list of the images of each; 'all' for one that has none."""
+    return _layout(root)[0](root)
+
+
+def _layout(root: Path) -> "tuple[Callable[[Path], dict[str, Path]], Callable[[Path, Path, Classes | None], Opened]]":
+    """How a folder is laid out: what finds its splits, and what opens one."""
     if not root.is_dir():
         raise ValueError(f"there is no folder {root}")
-    for folder, reader in (
-        ("annotations/training", _open_ade),
-        ("annotations/validation", _open_ade),
-        ("SegmentationClass", _open_voc),
-        ("annotations/trimaps", _open_pets),
-        ("images", _open_plain),
+    for folder, find_splits, open_one in (
+        ("annotations/training", _ade_splits, _open_ade),
+        ("annotations/validation", _ade_splits, _open_ade),
+        ("SegmentationClass", _voc_splits, _open_voc),
+        ("annotations/trimaps", _pets_splits, _open_pets),
+        ("images", _plain_splits, _open_plain),
     ):
         if (root / folder).is_dir():
-            return reader(root, split, classes)
+            return find_splits, open_one
     raise ValueError(
         f"{root} holds no label maps: annotations/training (ADE20K), SegmentationClass (Pascal VOC), annotations/trimaps "
         "(Oxford-IIIT Pet) or images with masks (plain) is expected in it"
     )
 
 
+Classes = tuple[str, ...]
 Paths = tuple[tuple[Path, ...], tuple[Path, ...]]
 """Files of images, and of their masks in the same order."""
+Opened = tuple[LabelMapDataset, Classes]
 
 
-def _open_ade(root: Path, split: Split, expected: tuple[str, ...] | None) -> tuple[LabelMapDataset, tuple[str, ...]]:
-    part = {"train": "training", "val": "validation"}[split]
-    images, masks = _match_folders(root / "images" / part, root / "annotations" / part)
+def _ade_splits(root: Path) -> dict[str, Path]:
+    return by_split({path.name: path for path in (root / "annotations").iterdir() if path.is_dir()})
+
+
+def _open_ade(root: Path, folder: Path, expected: Classes | None) -> Opened:
+    images, masks = _match_folders(root / "images" / folder.name, folder)
     table = root / "objectInfo150.txt"
     classes = _ade_names(table) if table.is_file() else expected or tuple(map(str, range(1, ADE_COUNT + 1)))
     if len(classes) != ADE_COUNT:
@@ -161,43 +185,63 @@ def _ade_names(table: Path) -> tuple[str, ...]:
     return tuple(row[-1].strip() for row in rows)
 
 
-def _open_voc(root: Path, split: Split, expected: tuple[str, ...] | None) -> tuple[LabelMapDataset, tuple[str, ...]]:
-    listing = root / "ImageSets" / "Segmentation" / f"{split}.txt"
+def _voc_splits(root: Path) -> dict[str, Path]:
+    return by_split({path.stem: path for path in root.glob("ImageSets/Segmentation/*.txt")})
+
+
+def _open_voc(root: Path, listing: Path, expected: Classes | None) -> Opened:
     images, masks = _match_listed(listing, _lines(listing), root / "JPEGImages", root / "SegmentationClass")
     _check_classes(root, VOC_CLASSES, expected)
     return LabelMapDataset(images, masks, _same_numbers(len(VOC_CLASSES))), VOC_CLASSES
 
 
-def _open_pets(root: Path, split: Split, expected: tuple[str, ...] | None) -> tuple[LabelMapDataset, tuple[str, ...]]:
-    listing = root / "annotations" / {"train": "trainval.txt", "val": "test.txt"}[split]
+def _pets_splits(root: Path) -> dict[str, Path]:
+    """The dataset has no validation images of its own: here they are its test images."""
+    train, test = (root / "annotations" / f"{name}.txt" for name in ("trainval", "test"))
+    return {"train": train, "val": test, "test": test}
+
+
+def _open_pets(root: Path, listing: Path, expected: Classes | None) -> Opened:
     stems = [line.split()[0] for line in _lines(listing) if not line.startswith("#")]  # class, species, breed follow
     images, masks = _match_listed(listing, stems, root / "images", root / "annotations" / "trimaps")
     _check_classes(root, PET_CLASSES, expected)
     return LabelMapDataset(images, masks, {1: 0, 2: 1, 3: IGNORED}), PET_CLASSES
 
 
-def _open_plain(root: Path, split: Split, expected: tuple[str, ...] | None) -> tuple[LabelMapDataset, tuple[str, ...]]:
-    mask_folder = next((root / name for name in ("masks", "labels") if (root / name).is_dir()), None)
-    if mask_folder is None:
-        raise ValueError(f"{root} has images/ but neither masks/ nor labels/")
-    has_splits = any((root / path).exists() for path in ("images/train", "images/val", "train.txt", "val.txt"))
+def _plain_splits(root: Path) -> dict[str, Path]:
+    """Folders in images/ or masks/ and lists beside them that have the name of a split; else images/ is all there is."""
+    masks = _mask_folder(root)
+    lists = {path.stem: path for path in root.glob("*.txt")}
+    folders = {path.name: root / "images" / path.name for place in (root / "images", masks) for path in place.iterdir()}
+    found = {name: path for name, path in {**lists, **folders}.items() if canonical(name) in SPELLINGS}
+    return by_split(found) or {ALL: root / "images"}
 
-    def find(name: str) -> Paths:
-        if (root / "images" / name).is_dir() or (mask_folder / name).is_dir():
-            return _match_folders(root / "images" / name, mask_folder / name)
-        listing = root / f"{name}.txt"
-        if not listing.is_file():
-            if name == "train" and not has_splits:
-                return _match_folders(root / "images", mask_folder)
-            raise NoSplitError(f"{root} has no {name} split: neither images/{name}/ nor {name}.txt")
-        return _match_listed(listing, _lines(listing), root / "images", mask_folder)
 
-    (images, masks), names = find(split), root / "classes.txt"
+def _mask_folder(root: Path) -> Path:
+    for name in ("masks", "labels"):
+        if (root / name).is_dir():
+            return root / name
+    raise ValueError(f"{root} has images/ but neither masks/ nor labels/")
+
+
+def _open_plain(root: Path, place: Path, expected: Classes | None) -> Opened:
+    mask_folder, names = _mask_folder(root), root / "classes.txt"
+
+    def find(place: Path) -> Paths:
+        if place.suffix == ".txt":
+            return _match_listed(place, _lines(place), root / "images", mask_folder)
+        return _match_folders(place, mask_folder / place.relative_to(root / "images"))
+
+    images, masks = find(place)
     if names.is_file():
         classes = check_classes(tuple(_lines(names, also_empty=True)), str(names))
         _check_classes(names, classes, expected)
+    elif expected:
+        classes = expected
     else:
-        classes = expected or tuple(map(str, range(_count_classes(find("train")[1], root))))
+        there = _plain_splits(root)
+        training = masks if ALL in there else find(choose_split("train", there, root))[1]
+        classes = tuple(map(str, range(_count_classes(training, root))))
     if not 2 <= len(classes) <= IGNORED:
         raise ValueError(f"{names} names {len(classes)} classes: 2 to {IGNORED} are expected")
     return LabelMapDataset(images, masks, _same_numbers(len(classes))), classes

@@ -119,15 +119,19 @@ def _measured(facts: Facts) -> str:
     if "loss" in result:
         numbers["cross entropy"] = f"{result['loss']:.3f}"
     images = f"{result['images']:,} " if "images" in result else ""
-    source = _source(facts)
+    source, split = _source(facts), ""
+    if "split" in result:
+        note = f", {_escape(result['split_note'])}" if result.get("split_note") else ""
+        split = f" (split {_escape(str(result['split']))}{note}; fingerprint `{result.get('fingerprint', 'not recorded')}`)"
     chosen = "These weights are the best of the run"
     if "epoch" in result:
         chosen += f", after epoch {result['epoch']},"
     chosen += " on these very images, so the numbers are slightly too good"
     if result.get("weights") == "average":
         chosen += ". They are a moving average"
-    place = f"{source}, {images}validation images" if source else f"{images}validation images"
-    return f"## Measured\n\nMeasured on {place}. {chosen}.\n\n{_table(numbers)}"
+    kind = "validation images" if result.get("split", "val") == "val" else "images"
+    place = f"{source}, {images}{kind}" if source else f"{images}{kind}"
+    return f"## Measured\n\nMeasured on {place}{split}. {chosen}.\n\n{_table(numbers)}"
 
 
 def _training(facts: Facts) -> str:

@@ -62,6 +62,10 @@ class CachedDataset(ImageDataset):
     def digest(self) -> str:
         return self.dataset.digest()
 
+    @override
+    def entries(self) -> Sequence[str]:
+        return self.dataset.entries()
+
 
 @lru_cache(maxsize=1)
 def cached_source(data: DataConfig) -> Source:

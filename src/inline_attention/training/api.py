@@ -16,9 +16,10 @@ from ..lite.decode import BadImageError, decode
 from ..ops.checks import find_device
 from .classify import Classify
 from .config import Recipe
-from .dense_task import DenseModel, dense_validation_set, load_dense
+from .dense_task import DenseModel, load_dense
 from .engine import Reporter
-from .load_trained import Trained, load_trained, task_named, top_classes, validation_set
+from .eval_images import eval_images
+from .load_trained import Trained, load_trained, task_named, top_classes
 from .recipe import absolute_source, choose_recipe, looks_dense
 from .recipe import load as load_recipe
 from .recipe import shipped as _shipped
@@ -88,6 +89,7 @@ def evaluate(
     model: str | Path | Trained | DenseModel,
     data: str | Path | None = None,
     *,
+    split: str | None = None,
     batch: int | None = None,
     workers: int | None = None,
     skip_bad: bool = False,
@@ -97,7 +99,8 @@ def evaluate(
 
     Args:
         model: a run's folder, a file of weights, or a loaded model.
-        data: images; None for the validation set of the run.
+        data: images; None for those of the run.
+        split: of these, such as 'test'; None for the validation set, or for all images of a folder without splits.
         batch: images at once; None for 64 to classify, else 4.
         workers: processes that read images; None for as many as there are cores.
         skip_bad: leave out images that cannot be read, and list them in the score, instead of stopping.
@@ -108,13 +111,10 @@ def evaluate(
         359
     """
     loaded, name = _load(model), "the model" if isinstance(model, Trained | DenseModel) else str(model)
+    task: Task = Classify(Recipe(data=loaded.data)) if isinstance(loaded, Trained) else loaded.task
     images = None if data is None else absolute_source(str(data))
-    task: Task
-    if isinstance(loaded, Trained):
-        val, _ = validation_set(loaded, name, images)
-        task, source = Classify(Recipe(data=loaded.data)), Source(val, val, loaded.classes)
-    else:
-        task, (source, _) = loaded.task, dense_validation_set(loaded, name, images, skip_bad=skip_bad)
+    source = eval_images(task, loaded.classes, name, images, split=split, skip_bad=skip_bad).source
+    source = replace(source, classes=loaded.classes)
     score = evaluate_once(loaded.model, task, source, device=device, batch=batch, workers=workers, skip_bad=skip_bad)
     return replace(score, bad=(*source.bad, *score.bad))
 

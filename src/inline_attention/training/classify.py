@@ -16,7 +16,7 @@ from typing_extensions import override
 
 from ..data.config import AugmentConfig
 from ..data.loader import Batch, Transform
-from ..data.sources import Source, open_source
+from ..data.sources import Source, open_source, open_split
 from ..data.transforms import ImageTransform, evaluation_transform, training_transform
 from ..models.finite import check_outputs
 from .model_factory import make_model, model_spec
@@ -34,6 +34,10 @@ class Classify(Task):
     @override
     def open(self) -> Source:
         return open_source(self.recipe.data)
+
+    @override
+    def open_split(self, split: str | None, classes: tuple[str, ...]) -> Source:
+        return open_split(self.recipe.data, split, classes)
 
     @override
     def model_spec(self, classes: int) -> tuple[str, dict[str, Any]]:

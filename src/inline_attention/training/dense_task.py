@@ -1,8 +1,8 @@
 """What detection and segmentation share: a head on a backbone's feature pyramid, the splits of a folder, trained models."""
 
 from abc import abstractmethod
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, ClassVar
@@ -13,8 +13,7 @@ from torch import nn
 from typing_extensions import override
 
 from ..data.config import DataConfig
-from ..data.datasets import NoSplitError, Split
-from ..data.sources import TRAIN, VAL, Source
+from ..data.splits import ALL, NoSplitError, Source, canonical, note_on_split, share_note
 from ..dense.pyramid import backbone_of, make_pyramid
 from ..lite.decode import first_line
 from ..models.load_official import read_checkpoint, select_weights
@@ -22,7 +21,6 @@ from .config import ModelConfig, Recipe, TaskConfig
 from .load_trained import metadata_of, spec_of
 from .model_factory import load_weights, model_spec, weights_path
 from .recipe import HEADS, build, upgrade
-from .run_folder import RunFolder
 from .task import Task, make_task
 
 
@@ -66,27 +64,30 @@ class DenseTask(Task):
         `data.val train` evaluates on the training images: a test whether a model can learn them at all.
         """
         data, root = self.recipe.data, self._root()
+        split, there = canonical(data.val), self.splits(root)
+        if split not in ("train", "val", *there):
+            raise NoSplitError(root, data.val, there)
         train, classes, bad = self.read_split(root, "train", None)
         train = self._first(train)
-        if self._split() == "train":
-            return Source(train, train, classes, bad)
-        try:
-            val, _, more = self.read_split(root, "val", classes)
-            return Source(train, self._first(val), classes, (*bad, *more))
-        except NoSplitError:
-            pass
+        if split == "train":
+            return Source(train, train, classes, bad, split=split)
+        if split in there:
+            val, _, more = self.read_split(root, split, classes)
+            note = note_on_split(split, there)
+            return Source(train, self._first(val), classes, (*bad, *more), split=split, split_note=note)
+        note = share_note(data, "the images" if ALL in there else "train")
         train_indices, val_indices = split_by_name([train.name(index) for index in range(len(train))], data.val_share)
-        return Source(train.choose(train_indices), train.choose(val_indices), classes, bad)
+        return Source(train.choose(train_indices), train.choose(val_indices), classes, bad, split_note=note)
 
-    def open_other(self, classes: tuple[str, ...]) -> Source:
-        """Images of another folder, for a model with these classes: of the split that `data.val` names, else all."""
-        try:
-            found, _, bad = self.read_split(self._root(), self._split(), classes)
-        except NoSplitError:
-            if self._split() == "train":
-                raise
-            found, _, bad = self.read_split(self._root(), "train", classes)
-        return Source(found, found, classes, bad)
+    @override
+    def open_split(self, split: str | None, classes: tuple[str, ...]) -> Source:
+        root = self._root()
+        there = self.splits(root)
+        name = canonical(split or (ALL if ALL in there else "val"))
+        if there and name not in there:  # an empty folder is reported by what reads it
+            raise NoSplitError(root, split or name, there)
+        found, _, bad = self.read_split(root, name, classes)
+        return Source(found, found, classes, bad, split=name, split_note=note_on_split(name, there))
 
     def _first(self, images: Any) -> Any:
         """The first `data.limit` images."""
@@ -98,13 +99,6 @@ class DenseTask(Task):
         if not root.is_dir():
             raise ValueError(f"there is no folder {root}")
         return root
-
-    def _split(self) -> Split:
-        """The split to evaluate on."""
-        name = self.recipe.data.val
-        if name not in (*TRAIN, *VAL):
-            raise ValueError(f"data.val must be one of {', '.join((*VAL, *TRAIN))}, got {name!r}")
-        return "train" if name in TRAIN else "val"
 
     @override
     def load_weights(self, model: nn.Module, path: Path) -> str:
@@ -129,9 +123,11 @@ class DenseTask(Task):
         return f"{len(fitting)} tensors matched{report}"
 
     @abstractmethod
-    def read_split(
-        self, root: Path, split: Split, known: tuple[str, ...] | None
-    ) -> tuple[Any, tuple[str, ...], tuple[str, ...]]:
+    def splits(self, root: Path) -> Mapping[str, Any]:
+        """The splits of a folder; 'all' for one that has none."""
+
+    @abstractmethod
+    def read_split(self, root: Path, split: str, known: tuple[str, ...] | None) -> tuple[Any, tuple[str, ...], tuple[str, ...]]:
         """Images of a split, the names of classes, and a line for each thing that was left out."""
 
 
@@ -154,30 +150,6 @@ class DenseModel:
     classes: tuple[str, ...]
     loaded: str
     """The loader's line about the weights."""
-
-
-def dense_validation_set(
-    dense: DenseModel, model: str, data: str | None, split: str = "validation", *, skip_bad: bool = False
-) -> tuple[Source, str]:
-    """The images to evaluate a detector or segmenter on, labelled with the model's classes, and their name.
-
-    Args:
-        dense: the model.
-        model: where it came from: a run's folder has its own validation set.
-        data: another folder; None for the run's own validation set.
-        split: of that folder.
-        skip_bad: leave out entries that cannot be read.
-    """
-    if data is None:
-        if not Path(model).is_dir():
-            raise ValueError(f"{model} does not record which images: give data")
-        recipe = RunFolder(Path(model)).recipe()
-        recipe = replace(recipe, data=replace(recipe.data, skip_bad=skip_bad or recipe.data.skip_bad))
-        return make_task(recipe).open(), recipe.data.source
-    recipe = dense.task.recipe
-    task = make_task(replace(recipe, data=replace(recipe.data, source=data, val=split, skip_bad=skip_bad)))
-    assert isinstance(task, DenseTask)
-    return task.open_other(dense.classes), data
 
 
 def load_dense(what: str, inference: str | None = None, side: int | None = None) -> DenseModel:

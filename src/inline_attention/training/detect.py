@@ -13,8 +13,7 @@ from torch import Tensor, nn
 from torchvision.transforms.v2.functional import to_image
 from typing_extensions import override
 
-from ..data.coco import CocoDataset, open_coco
-from ..data.datasets import Split
+from ..data.coco import CocoDataset, coco_splits, open_coco
 from ..data.dense_transforms import DetectionEvalTransform, DetectionTrainTransform
 from ..data.loader import Batch, Transform
 from ..data.sources import Source
@@ -52,8 +51,12 @@ class Detect(DenseTask):
         return name, arguments
 
     @override
+    def splits(self, root: Path) -> Mapping[str, Any]:
+        return coco_splits(root)
+
+    @override
     def read_split(
-        self, root: Path, split: Split, known: tuple[str, ...] | None
+        self, root: Path, split: str, known: tuple[str, ...] | None
     ) -> tuple[CocoDataset, tuple[str, ...], tuple[str, ...]]:
         return open_coco(root, split, classes=known, skip_bad=self.recipe.data.skip_bad)
 

@@ -44,7 +44,7 @@ from .folder_lock import lock_folder
 from .model_factory import make_model
 from .recipe import check, to_inline
 from .run import run_training
-from .run_folder import RunFolder, upgrade_names
+from .run_folder import DATA, RunFolder, upgrade_names
 from .task import Meter, evaluate_source
 
 PHASES = tuple(name for name in distillation.PHASES if name != "swapped")
@@ -326,12 +326,19 @@ def _linearize(
         weights = folder / "best.safetensors"
     if weights is None:
         raise ValueError(f"no phase has both steps and parameters to train: the steps of the phases are {lengths}")
-    shutil.copyfile(weights.parent / "recipe.toml", out / "recipe.toml")
+    for name in ("recipe.toml", DATA):
+        if (weights.parent / name).is_file():
+            shutil.copyfile(weights.parent / name, out / name)
     write_atomically(out / "best.safetensors", weights.read_bytes())
     record = {
         "model": teacher.name,
         "swap": config.swap_options,
-        "images": {"source": config.data.source, "training": len(source.train), "validation": len(source.val)},
+        "images": {
+            "source": config.data.source,
+            "training": len(source.train),
+            "validation": len(source.val),
+            **{key: value for key, value in source.scored.items() if key != "images"},
+        },
         "classes": len(teacher.classes),
         "labelled": source.labelled,
         **before,

@@ -14,15 +14,13 @@ from timm.models import is_model, is_model_pretrained, list_models
 from torch import nn
 
 from ..data.config import DataConfig
-from ..data.datasets import ImageDataset, StreamingDataset, check_classes
-from ..data.sources import folder_names, open_source, open_validation_set
+from ..data.datasets import check_classes
 from ..models.finite import check_outputs
 from ..models.load_official import read_checkpoint, select_weights
 from ..models.published_models import identify
 from .config import check_seed, nearest
 from .model_factory import load_weights, make_model, weights_path
 from .recipe import build, upgrade
-from .run_folder import RunFolder
 
 
 @dataclass(frozen=True)
@@ -184,37 +182,6 @@ def _data(metadata: Mapping[str, Any], model: nn.Module) -> DataConfig:
         mean=tuple(config["mean"]),
         std=tuple(config["std"]),
     )
-
-
-def validation_set(
-    trained: Trained, model: str, data: str | None, root: str | None = None, split: str = "validation"
-) -> tuple[ImageDataset | StreamingDataset, str]:
-    """A validation set, labelled with the model's classes, and its name.
-
-    Args:
-        trained: the model.
-        model: where it came from: a run's folder has its own validation set.
-        data: a source of `inline train`, or a folder of class folders; None for the run's own.
-        root, split: of a source that has them.
-    """
-    if data is None:
-        if not Path(model).is_dir():
-            raise ValueError(f"{model} does not record which images: give data")
-        config = RunFolder(Path(model)).recipe().data
-    else:
-        config = DataConfig(source=data, root=root, val=split)
-        folder = Path(data).expanduser()
-        named = not folder.exists() or any((folder / name).exists() for name in ("train", "training", "train.tar"))
-        if not named:
-            return open_validation_set(folder, folder_names(trained.classes, [entry.name for entry in folder.iterdir()])), data
-    source = open_source(config)
-    known = folder_names(trained.classes, source.classes)
-    if len(source.classes) != len(known):
-        raise ValueError(f"{config.source} has {len(source.classes)} classes, and {model} knows {len(known)}")
-    other = [name for name in source.classes if name not in known]
-    if other and known != tuple(map(str, range(len(known)))):  # weights without names take any
-        raise ValueError(f"{config.source} has a class {other[0]!r}, and {model} knows others: {', '.join(known)}"[:300])
-    return source.val, config.source
 
 
 @torch.no_grad()

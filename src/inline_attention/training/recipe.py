@@ -1,7 +1,7 @@
 """Recipes as TOML: found by name, read, checked, written, and chosen by the images if none is named."""
 
 import sys
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Mapping
 from dataclasses import fields, is_dataclass, replace
 from importlib.resources import files
 from json import dumps
@@ -18,7 +18,7 @@ else:
 from .config import RENAMED_FIELDS, RESUMABLE_FIELDS, SEED_LIMIT, ModelConfig, Recipe, nearest
 
 if TYPE_CHECKING:
-    from ..data.datasets import ImageDataset
+    from ..data.datasets import ImageDataset, StreamingDataset
     from ..data.sources import Source
 
 Section = TypeVar("Section")
@@ -365,23 +365,23 @@ def absolute_source(source: str) -> str:
 
 def _by_side(source: "Source") -> str:
     """The name of the recipe for images of this size."""
-    from ..data.datasets import StreamingDataset
-
-    sides = () if isinstance(source.train, StreamingDataset) else _sides(source.train)
-    if not sides:
+    typical = typical_side(source.train)
+    if typical is None:
         return LARGE
-    typical = sorted(sides)[len(sides) // 2]
     return next((name for side, name in RECIPE_OF_SIDE if typical <= side), LARGE)
 
 
-def _sides(images: "ImageDataset") -> Sequence[int]:
-    """Shorter sides of some images, spread over all. Unreadable ones are skipped: training will report them."""
+def typical_side(images: "ImageDataset | StreamingDataset", count: int = MEASURED_IMAGES) -> int | None:
+    """The median shorter side of `count` images, spread over all; None for a stream, or if none of them can be read."""
+    from ..data.datasets import StreamingDataset
     from ..lite.decode import BadImageError
 
+    if isinstance(images, StreamingDataset):
+        return None
     sides = []
-    for index in range(0, len(images), max(1, len(images) // MEASURED_IMAGES)):
+    for index in range(0, len(images), max(1, len(images) // count)):
         try:
             sides.append(min(images.load(index, 3)[0].size))
-        except BadImageError:
+        except BadImageError:  # training will report it
             continue
-    return sides
+    return sorted(sides)[len(sides) // 2] if sides else None

@@ -78,6 +78,11 @@ def run_training(
     recipe, reporter, folder = task.recipe, reporter or SilentReporter(), RunFolder(out)
     check(recipe)
     source = task.open() if source is None else source
+    if source.split == "test" and not resume:
+        raise ValueError(
+            f"training does not look at test images: leave out data.val {recipe.data.val}, and score the run on them by "
+            f"`inline eval {out} --split test`"
+        )
     transform = task.transform(training=True)
     with ExitStack() as locks:
         engine = _make_engine(task, source, folder, device, reporter, stop, locks, resume=resume)
@@ -95,7 +100,7 @@ def run_training(
         finished = engine.run(batches)
         accelerator.end_training()
         if finished and accelerator.is_main_process:
-            result = {**progress.best, "classes": source.classes, "seconds": progress.seconds}
+            result = {**source.scored, **progress.best, "classes": source.classes, "seconds": progress.seconds}
             folder.write("result.json", json.dumps(result) + "\n")
     return TrainingResult(out, finished, progress.best, source.classes, folder.rows(), tuple(progress.bad), source)
 
@@ -125,6 +130,7 @@ def _make_engine(
     optimizer: Any = build_optimizer(model, recipe, plan)
     scheduler = build_scheduler(optimizer, plan)
     checkpoint = _begin(folder, recipe, source, accelerator, reporter, locks, resume=resume)
+    reporter.message(f"scored on {len(source.val):,} images of the split {source.split_text}")
     if loaded:
         reporter.message(f"{recipe.model.weights}: {loaded}")
     if recipe.run.fsdp and accelerator.distributed_type != DistributedType.FSDP:
@@ -149,7 +155,7 @@ def _make_engine(
         average=average,
         progress=progress,
         reporter=reporter,
-        writer=RunWriter(folder, task, source.classes, source.fingerprint(), accelerator),
+        writer=RunWriter(folder, task, source.classes, source.fingerprint(), source.scored, accelerator),
         evaluate=partial(evaluate_source, **shared, **evaluating, progress=reporter.evaluating),
         stop=stop,
     )
@@ -187,6 +193,7 @@ def _begin(
                 found[0] = _find_checkpoint(folder, recipe, source, reporter)
             else:
                 folder.begin(recipe, environment(str(accelerator.device), accelerator.num_processes))
+            folder.record_data(source)
         except (ValueError, OSError) as error:
             found[1] = str(error)
     broadcast_object_list(found)

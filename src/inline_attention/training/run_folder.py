@@ -5,7 +5,7 @@ import io
 import json
 import platform
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from typing import Any
 from accelerate import Accelerator
 from torch import nn
 
+from ..data.sources import Source, before_splits
 from ..lite.transform import TRANSFORM_FIELDS
 from ..lite.versions import versions
 from .checkpoint import save_checkpoint, to_bytes, write_atomically
@@ -23,6 +24,8 @@ from .task import Task
 
 RENAMED_KEYS = {"pictures": "images", "pictures_per_second": "images_per_second"}
 """Keys of JSON files that the first version wrote, and what they are called now."""
+DATA = "data.json"
+"""Which images a run is trained and scored on. Runs by earlier versions do not have it."""
 
 
 def upgrade_names(record: Mapping[str, Any]) -> dict[str, Any]:
@@ -52,12 +55,24 @@ class RunFolder:
         self.write("recipe.toml", to_toml(recipe))
         self.write("environment.json", json.dumps(environment, indent=1) + "\n")
 
+    def record_data(self, source: Source) -> None:
+        """Write which images the run is trained and scored on."""
+        self.write(DATA, json.dumps({"training_images": len(source.train), **source.scored}, indent=1) + "\n")
+
+    @property
+    def has_recipe(self) -> bool:
+        """Whether it is the folder of a run."""
+        return (self.path / "recipe.toml").is_file()
+
     def recipe(self) -> Recipe:
         """What the run computes."""
         path = self.path / "recipe.toml"
-        if not path.is_file():
+        if not self.has_recipe:
             raise ValueError(f"{self.path} is not the folder of a run: it has no recipe.toml")
-        return parse(path.read_text(), str(path), written_by_run=True)
+        recipe = parse(path.read_text(), str(path), written_by_run=True)
+        if recipe.task.name == "classify" and not (self.path / DATA).is_file():
+            recipe = replace(recipe, data=before_splits(recipe.data))
+        return recipe
 
     def write(self, name: str, text: str) -> None:
         """A text file."""
@@ -138,6 +153,8 @@ class RunWriter:
     classes: tuple[str, ...]
     data: Mapping[str, Any]
     """Fingerprint of the images, which a resumed run compares."""
+    scored: Mapping[str, Any]
+    """Which images the weights are scored on."""
     accelerator: Accelerator
 
     def log(self, row: dict[str, Any]) -> None:
@@ -167,10 +184,10 @@ class RunWriter:
         self.accelerator.wait_for_everyone()
 
     def save_best(self, model: nn.Module, score: dict[str, Any]) -> None:
-        """Write the weights that scored best, with their score as metadata."""
+        """Write the weights that scored best, with their score, and the images that it is of, as metadata."""
         weights = gather(model)
         if self.accelerator.is_main_process:
-            write_atomically(self.folder.best, to_bytes(weights, {**self.metadata(), **score}))
+            write_atomically(self.folder.best, to_bytes(weights, {**self.metadata(), **score, **self.scored}))
 
     def metadata(self) -> dict[str, Any]:
         """Metadata of a file of weights: all that is needed to use it without the run."""

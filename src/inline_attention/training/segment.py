@@ -13,9 +13,8 @@ from PIL import Image
 from torch import Tensor, nn
 from typing_extensions import override
 
-from ..data.datasets import Split
 from ..data.dense_transforms import SegmentationEvalTransform, SegmentationTrainTransform
-from ..data.label_maps import IGNORED, LabelMapDataset, open_label_maps
+from ..data.label_maps import IGNORED, LabelMapDataset, label_map_splits, open_label_maps
 from ..data.loader import Batch, Transform
 from ..data.sources import Source
 from ..data.transforms import normalisation
@@ -34,8 +33,12 @@ class Segment(DenseTask):
     columns: ClassVar[Mapping[str, str]] = {"miou": "mIoU %", "macc": "mAcc %", "aacc": "aAcc %", "loss": "loss"}
 
     @override
+    def splits(self, root: Path) -> Mapping[str, Any]:
+        return label_map_splits(root)
+
+    @override
     def read_split(
-        self, root: Path, split: Split, known: tuple[str, ...] | None
+        self, root: Path, split: str, known: tuple[str, ...] | None
     ) -> tuple[LabelMapDataset, tuple[str, ...], tuple[()]]:
         return (*open_label_maps(root, split, classes=known), ())
 

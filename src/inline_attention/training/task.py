@@ -6,7 +6,7 @@ model on the validation set: every image counted once, over however many process
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from time import perf_counter
 from typing import Any, ClassVar
@@ -67,6 +67,13 @@ class Task(ABC):
         """The images that the recipe names."""
 
     @abstractmethod
+    def open_split(self, split: str | None, classes: tuple[str, ...]) -> Source:
+        """One split of the images that the recipe names, as `val`, for a model with these classes.
+
+        None for the validation split, or for all images of a folder without splits. A NoSplitError names what is there.
+        """
+
+    @abstractmethod
     def model_spec(self, classes: int) -> tuple[str, dict[str, Any]]:
         """Name and arguments of the timm model, for `make_model` and for the metadata of weights."""
 
@@ -123,6 +130,10 @@ class Score:
     """Of the model alone, without the time spent waiting for images."""
     bad: tuple[str, ...]
     """A line for each image that could not be read, and was left out."""
+    split: str = ""
+    """Which images: val, test, train, all."""
+    fingerprint: str = ""
+    """Two scores with the same fingerprint are of the same images."""
 
 
 @separate_accelerate_state()
@@ -162,7 +173,7 @@ def evaluate_once(
     )
     if not before:  # else the group of processes is the caller's
         accelerator.end_training()
-    return score
+    return replace(score, split=source.split, fingerprint=source.scored["fingerprint"])
 
 
 def evaluate_source(

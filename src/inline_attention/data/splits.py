@@ -1,0 +1,186 @@
+"""Splits of a source: which ones there are, which one is asked for, and which images models are scored on."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from hashlib import blake2b, sha256
+from pathlib import Path
+from typing import Any, TypeVar
+
+from .config import DataConfig
+from .datasets import ImageDataset, StreamingDataset, Subset
+
+SPELLINGS = {"train": ("train", "training"), "val": ("val", "valid", "validation"), "test": ("test", "testing")}
+"""The usual splits, and how their names are spelled. Test images are nobody's validation images."""
+ALL = "all"
+"""The images of a folder that has no splits."""
+
+Found = TypeVar("Found")
+
+
+class NoSplitError(ValueError):
+    """A source does not have the split that is asked for."""
+
+    def __init__(self, where: object, asked: str, there: Iterable[str]) -> None:
+        self.there = tuple(there)
+        super().__init__(f"{where} has no split {asked}; there are: {', '.join(self.there) or 'none'}")
+
+
+def canonical(name: str) -> str:
+    """'train', 'val' or 'test' for any spelling of them; other names as they are.
+
+    Example:
+        >>> canonical("validation"), canonical("Test"), canonical("minival")
+        ('val', 'test', 'minival')
+    """
+    return next((split for split, spellings in SPELLINGS.items() if name.lower() in spellings), name)
+
+
+def by_split(found: Mapping[str, Found]) -> dict[str, Found]:
+    """Splits by their canonical names, train, val and test first; of two spellings the first of `SPELLINGS` counts.
+
+    Example:
+        >>> by_split({"test": 1, "extra": 2, "validation": 3, "val": 4})
+        {'val': 4, 'test': 1, 'extra': 2}
+    """
+    lower = {name.lower(): value for name, value in found.items()}
+    usual = {split: lower[name] for split, names in SPELLINGS.items() for name in reversed(names) if name in lower}
+    return {**usual, **{name: found[name] for name in sorted(found) if canonical(name) not in SPELLINGS}}
+
+
+def choose_split(asked: str, there: Mapping[str, Found], where: object) -> Found:
+    """The split that is asked for, under any spelling of its name; a NoSplitError names those that are there."""
+    if canonical(asked) not in there:
+        raise NoSplitError(where, asked, there)
+    return there[canonical(asked)]
+
+
+def note_on_split(split: str, there: Mapping[str, object]) -> str:
+    """What to say of a split that is another one under its name."""
+    return "the dataset's test images" if split == "val" and "val" in there and there["val"] == there.get("test") else ""
+
+
+def folder_splits(root: Path) -> dict[str, Path]:
+    """Folders and tars of a folder's splits, each with a folder for each class; none if its folders are classes.
+
+    They are splits where there is a training split, or where all of them have the name of a usual one.
+    """
+    if not root.is_dir():
+        return {}
+    folders = {path.name: path for path in root.iterdir() if path.is_dir() and not path.name.startswith(".")}
+    tars = {path.stem: path for path in root.glob("*.tar")}
+    there = by_split({**tars, **{name: path for name, path in folders.items() if _usual(name) or _holds_folders(path)}})
+    train = there.get("train")
+    if train is not None:
+        is_class = train.is_dir() and not _holds_folders(train)
+        return {} if is_class else there
+    only = bool(there) and all(map(_usual, there)) and all(map(_usual, folders))
+    return there if only and all(path.is_file() or _holds_folders(path) for path in there.values()) else {}
+
+
+def _usual(name: str) -> bool:
+    return canonical(name) in SPELLINGS
+
+
+def _holds_folders(path: Path) -> bool:
+    return any(entry.is_dir() for entry in path.iterdir())
+
+
+def fingerprint(entries: Iterable[str]) -> str:
+    """16 hex digits that two sets of images share if they are the same: SHA-256 over their entries, whatever the order.
+
+    An entry is the image's name below its split and the size of its file, with its annotations or its mask's size where it
+    has any; without a file, its number and its label. No path and no date is in it, so it is the same on every machine.
+    """
+    return sha256("\n".join(sorted(entries)).encode("utf-8", "surrogatepass")).hexdigest()[:16]
+
+
+@dataclass(frozen=True)
+class Source:
+    """A training set, a validation set, and the names of the classes."""
+
+    train: ImageDataset | StreamingDataset
+    val: ImageDataset | StreamingDataset
+    """What models are scored on: validation images, or those of another split that was asked for."""
+    classes: tuple[str, ...]
+    bad: tuple[str, ...] = ()
+    """A line for each image or annotation that was left out."""
+    labelled: bool = True
+    """Whether the images' labels are these classes."""
+    split: str = "val"
+    """Which split `val` is: val, test, train, all, or a name of the source's own."""
+    split_note: str = ""
+    """Where it comes from, if the source has no such split itself."""
+
+    @cached_property
+    def scored(self) -> dict[str, Any]:
+        """What scores on `val` are recorded with: the split, how many images it has, and their fingerprint."""
+        note = {"split_note": self.split_note} if self.split_note else {}
+        return {"split": self.split, **note, "images": len(self.val), "fingerprint": fingerprint(self.val.entries())}
+
+    @property
+    def split_text(self) -> str:
+        """The split for people: 'val (20 % of train, split off by a hash of the names)'."""
+        return f"{self.split} ({self.split_note})" if self.split_note else self.split
+
+    def fingerprint(self) -> dict[str, Any]:
+        """Compared when a run is resumed: the images must be the same."""
+        return {"train": _fingerprint_of(self.train), "val": _fingerprint_of(self.val), "classes": list(self.classes)}
+
+
+def _fingerprint_of(images: ImageDataset | StreamingDataset) -> list[int | str]:
+    """Number of images, a hash of the file names in their order, and one of the annotations."""
+    files = None if isinstance(images, StreamingDataset) else images.files()
+    digest = "" if isinstance(images, StreamingDataset) else images.digest()
+    names = "" if files is None else blake2b("\n".join(files).encode(), digest_size=16).hexdigest()
+    return [len(images), names, *([digest] if digest else [])]
+
+
+def with_val(
+    train: ImageDataset,
+    opener: Callable[[Any], ImageDataset],
+    there: Mapping[str, Any],
+    classes: tuple[str, ...],
+    data: DataConfig,
+    *,
+    share: bool = True,
+) -> Source:
+    """Training images, and those of the split that `data.val` names.
+
+    Args:
+        train: the training images.
+        opener: opens a split that is there.
+        there: what it takes, by the names of splits.
+        share: without a validation split, split off a share of the training images.
+    """
+    name = canonical(data.val)
+    if name == "train":
+        return Source(train, train, classes, split=name)
+    if name == "val" and name not in there and share:
+        return split_off(train, classes, data, "train" if there else "the images")
+    val = opener(choose_split(data.val, there, data.source))
+    return Source(train, val, classes, split=name, split_note=note_on_split(name, there))
+
+
+def split_off(whole: ImageDataset, classes: tuple[str, ...], data: DataConfig, what: str = "the images") -> Source:
+    """Split off a share of every class for validation, by a hash of each file name: the same split on every machine."""
+    labels = whole.labels()
+    if labels is None:
+        labels = [whole.load(index, 3)[1] for index in range(len(whole))]
+    by_class: dict[int, list[tuple[bytes, int]]] = {}
+    for index, label in enumerate(labels):
+        name = whole.name(index)
+        by_class.setdefault(label, []).append((blake2b(Path(name).name.encode()).digest(), index))
+    val: set[int] = set()
+    for found in by_class.values():
+        count = max(1, round(data.val_share * len(found)))
+        if len(found) < 2:
+            raise ValueError(f"class {classes[labels[found[0][1]]]} has one image: none is left for validation")
+        val |= {index for _, index in sorted(found)[: min(count, len(found) - 1)]}
+    train = [index for index in range(len(whole)) if index not in val]
+    return Source(Subset(whole, train), Subset(whole, sorted(val)), classes, split_note=share_note(data, what))
+
+
+def share_note(data: DataConfig, what: str) -> str:
+    """What `Source.split_note` says of a share of 'train', or of 'the images' of a folder without splits."""
+    return f"{100 * data.val_share:g} % of {what}, split off by a hash of the names"
