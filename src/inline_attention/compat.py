@@ -153,6 +153,19 @@ def add_image_suffixes(suffixes: Sequence[str]) -> None:
     add_img_extensions(tuple(suffixes))
 
 
+def open_webdataset_images(opener: Callable[..., Any]) -> None:
+    """Let timm's reader of webdataset open images by `opener`, with its formats and its limit of pixels.
+
+    The reader decodes images itself, in a function of its module that takes no other way to open them. It logs and leaves out
+    an image that is refused.
+    """
+    from importlib import import_module
+    from types import SimpleNamespace
+
+    reader: Any = import_module("timm.data.readers.reader_wds")
+    reader.Image = SimpleNamespace(open=opener)
+
+
 def disable_gradio_analytics() -> None:
     """Let gradio send nothing anywhere. It reads the variable when it is imported, so that an argument would come too late."""
     import os

@@ -202,7 +202,7 @@ def test_eval_wants_the_classes_that_the_model_knows(trained, tmp_path, capsys):
         ({"model": "inline_swin_nano"}, "does not say with which arguments its model is made"),
         (
             {"model": "inline_swin_nano", "arguments": {"num_classes": 3}, "data": {"fish": 3}},
-            "the weights: unknown key data.fish",
+            "weights.safetensors: unknown key data.fish",
         ),
     ],
 )

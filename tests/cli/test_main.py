@@ -4,13 +4,16 @@ import json
 import re
 import subprocess
 import sys
+import tarfile
 from importlib import import_module
+from io import BytesIO, TextIOWrapper
 from pathlib import Path
 from typing import get_args
 
 import pytest
 import timm
 import torch
+from PIL import Image
 
 import inline_attention
 from inline_attention import load_official
@@ -18,10 +21,13 @@ from inline_attention.cli.arguments import RENAMED, explain, option_types
 from inline_attention.cli.list import COUNTED, List
 from inline_attention.cli.main import main
 from inline_attention.models.counting import count
+from inline_attention.training.checkpoint import to_bytes
 from inline_attention.training.recipe import RENAMED_FIELDS
 from inline_command import COMMANDS, ONNX, Group
 
+from ..lite.test_decode import claim
 from ..models.published import hollow, official
+from ..training.small import write_images
 
 
 def run(capsys, *arguments):
@@ -255,3 +261,122 @@ def test_without_the_extra_it_says_how_to_get_it(capsys, monkeypatch):
     assert run(capsys, "reproduce")[::2] == (2, expected.format("scipy", "train"))
     monkeypatch.setitem(sys.modules, "tyro", None)
     assert run(capsys, "list")[::2] == (2, expected.format("tyro", "cli"))
+
+
+STORED = Path(__file__).parents[1] / "stored" / "run_0_1"
+"""A run of digits."""
+BAD_NAME = "ev\x1b[31mil\n.png"
+
+
+def test_names_are_escaped_in_messages_and_results(capsys, tmp_path):
+    """No command to the terminal in a file's name reaches it, and a message is one line."""
+    bad, good = tmp_path / BAD_NAME, tmp_path / f"2{BAD_NAME}"
+    bad.write_bytes(b"no image")
+    Image.new("RGB", (20, 20)).save(good, format="PNG")
+    words = ("predict", str(bad), str(good), "--model", str(STORED))
+    code, out, err = run(capsys, *words)
+    assert (code, out) == (2, "")
+    assert err == f"inline: {tmp_path}/ev\\x1b[31mil\\n.png cannot be read: not an image (--skip-bad goes on)\n"
+    code, out, err = run(capsys, *words, "--skip-bad")
+    assert code == 0
+    assert out.splitlines()[0] == f"{tmp_path}/2ev\\x1b[31mil\\n.png"
+    assert "\x1b" not in out + err
+    assert run(capsys, "eval", f"\x1b]0;{BAD_NAME}")[2].count("\n") == 1
+
+
+def test_an_output_of_few_characters(monkeypatch, tmp_path):
+    """As of LANG=C: what it does not have is escaped, without a UnicodeEncodeError."""
+    image = tmp_path / "b\u00e4r.png"
+    Image.new("RGB", (20, 20)).save(image)
+    outputs = [TextIOWrapper(BytesIO(), encoding="ascii", errors="strict") for _ in range(2)]
+    monkeypatch.setattr(sys, "stdout", outputs[0])
+    monkeypatch.setattr(sys, "stderr", outputs[1])
+    main(["predict", str(image), "--model", str(STORED)])
+    with pytest.raises(SystemExit):
+        main(["eval", "\u00e4\udcff"])
+    for output in outputs:
+        output.seek(0)
+    assert outputs[0].read().startswith(f"{tmp_path}/b\\xe4r.png\n")
+    assert outputs[1].read().startswith("inline: \\xe4\\udcff is neither a run's folder")
+
+
+def test_too_little_memory_is_one_line(capsys, monkeypatch):
+    def run_out(*_):
+        raise MemoryError
+
+    monkeypatch.setattr(List, "run", run_out)
+    assert run(capsys, "list") == (2, "", "inline: there is not enough memory\n")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("[data]".encode("utf-16"), "is not TOML: it is no UTF-8 text, invalid start byte at byte 0"),
+        (b"\x93\0\xff", "is not TOML: it is no UTF-8 text"),
+        (b"a = " + b"[" * 3000 + b"]" * 3000, "is not TOML: maximum recursion depth exceeded"),
+    ],
+)
+def test_a_recipe_that_is_no_toml_is_named(capsys, tmp_path, content, message):
+    path = tmp_path / "a.toml"
+    path.write_bytes(content)
+    code, _, err = run(capsys, "train", "--recipe", str(path), "--dry-run")
+    assert code == 2
+    assert err.startswith(f"inline: {path} {message}")
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--model.args", 'checkpoint_path="some/file"'], "model.args: give a file of weights as model.weights, not as"),
+        (["--model.args", "a=" + "[" * 3000], "model.args must be like 'patch_size=4, depths=[1, 1]', got 'a=[["),
+        (["--data.std", "0", "0", "0"], "data.std must be three positive numbers, got (0.0, 0.0, 0.0)"),
+        (["--data.size", "65536", "65536"], "data.size: 65,536 x 65,536 pixels (width x height) are more than 16,777,216"),
+    ],
+)
+def test_values_that_reach_too_far(capsys, words, message):
+    code, _, err = run(capsys, "train", *words, "--dry-run")
+    assert code == 2
+    assert err.startswith(f"inline: {message}")
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize("epochs", ["nan", "inf"])
+def test_epochs_of_linearize_are_a_number(capsys, epochs):
+    code, _, err = run(capsys, "linearize", "x", "--epochs", epochs)
+    assert code == 2
+    assert err.startswith(f"inline: --batch, --epochs and --rates must be positive, --steps not negative, got 64, {epochs}, ")
+
+
+def write_weights(folder):
+    """A file of weights of a small model that can stream."""
+    model = timm.create_model("inline_deit_nano", depth=1, num_classes=3)
+    about = {"model": "inline_deit_nano", "arguments": {"depth": 1, "num_classes": 3}, "classes": ["blue", "green", "red"]}
+    (folder / "w.safetensors").write_bytes(to_bytes(model.state_dict(), about))
+    return folder / "w.safetensors"
+
+
+@pytest.mark.parametrize("way", ["--stream", "--batch=2"])
+def test_an_image_that_claims_too_much_is_skipped(capsys, tmp_path, way):
+    bomb, good = tmp_path / "bomb.png", tmp_path / "good.png"
+    bomb.write_bytes(claim(60_000, 60_000))
+    Image.new("RGB", (40, 40)).save(good)
+    words = ("predict", str(bomb), str(good), "--model", str(write_weights(tmp_path)), way)
+    code, out, err = run(capsys, *words)
+    assert (code, out) == (2, "")
+    assert err.startswith(f"inline: {bomb}")
+    assert err.endswith("INLINE_MAX_PIXELS sets the limit (--skip-bad goes on)\n")
+    code, out, err = run(capsys, *words, "--skip-bad")
+    assert (code, out.splitlines()[0]) == (0, str(good))
+    assert "60,000 x 60,000 pixels" in err
+
+
+@pytest.mark.filterwarnings("ignore")  # timm leaves the tar open
+def test_weights_are_evaluated_on_a_tar(capsys, tmp_path):
+    write_images(tmp_path / "data", 2)
+    with tarfile.open(tmp_path / "data.tar", "w") as archive:
+        archive.add(tmp_path / "data", arcname=".")
+    weights = write_weights(tmp_path)
+    words = ("eval", str(weights), "--data", str(tmp_path / "data.tar"), "--json", "--out", str(tmp_path / "out"))
+    code, out, _ = run(capsys, *words)
+    assert (code, json.loads(out)["images"]) == (0, 6)

@@ -1,6 +1,7 @@
 """Objects of COCO files, against boxes and masks written by hand."""
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -308,3 +309,19 @@ def test_an_image_of_another_size_or_none_raises_when_it_is_loaded(tmp_path):
     (tmp_path / "train2017/1.png").unlink()
     with pytest.raises(BadImageError, match=r"1\.png cannot be read: No such file"):
         images.load(0, 3)
+
+
+@pytest.mark.parametrize("name", ["a\0.png", "\ud800.png", "\x1b[2J"])
+def test_names_with_control_characters_are_named(tmp_path, name):
+    write(tmp_path, content(thing(1), images=[image(1, file_name=name), image(2)]))
+    with pytest.raises(ValueError, match=re.escape(f"2017.json: image 1 has the file_name {json.dumps(name)}, with control")):
+        open_coco(tmp_path, "train")
+    write(tmp_path, content(thing(1), categories=((1, name), (7, "dog"))))
+    with pytest.raises(ValueError, match=r"category 1: the class name .* has control characters or is not UTF-8"):
+        open_coco(tmp_path, "train")
+
+
+def test_an_image_larger_than_the_limit_is_named(tmp_path):
+    write(tmp_path, content(thing(1), images=[image(1, width=10**6, height=10**6), image(2)]))
+    with pytest.raises(ValueError, match=r"image 1 is too large: 1,000,000 x 1,000,000 pixels .* INLINE_MAX_PIXELS"):
+        open_coco(tmp_path, "train")

@@ -2,12 +2,14 @@
 
 import gzip
 import json
+import os
 import tarfile
 from dataclasses import replace
+from io import BytesIO
 
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import EpsImagePlugin, Image, UnidentifiedImageError
 
 from inline_attention.data.config import DataConfig
 from inline_attention.data.datasets import StreamingDataset, check_classes
@@ -304,3 +306,72 @@ def test_every_class_has_a_name_of_its_own(classes, count, message):
 def test_an_empty_source_is_not_the_folder_here():
     with pytest.raises(ValueError, match=r"^data.source must not be empty, got ''"):
         open_source(DataConfig(source=""))
+
+
+def test_broken_tars_are_named(tmp_path):
+    """Truncated in a header or in an image, compressed and cut, noise, empty."""
+    write_images(tmp_path / "data", 3)
+    with tarfile.open(tmp_path / "whole.tar", "w") as archive:
+        archive.add(tmp_path / "data", arcname=".")
+    whole = (tmp_path / "whole.tar").read_bytes()
+    noise = np.random.default_rng(0).bytes(5000)
+    for content in (whole[:700], whole[: len(whole) // 2], gzip.compress(whole)[:500], noise, b"", noise[:512] + whole[512:]):
+        broken = tmp_path / "broken.tar"
+        broken.write_bytes(content)
+        with pytest.raises(ValueError, match=r"^.*broken\.tar (is neither a folder nor a tar|cannot be read: )"):
+            open_source(DataConfig(source=str(broken)))
+        with pytest.raises(ValueError, match=r"^.*broken\.tar "):
+            open_split(DataConfig(source=str(broken)), None, ("blue", "green", "red"))
+    assert len(open_source(DataConfig(source=str(tmp_path / "whole.tar"))).classes) == 3
+
+
+@pytest.mark.parametrize(
+    ("name", "said"), [(b"\xff\xfe", r"\\udcff\\udcfe"), (b"a\nb", r"a\\nb"), (b"\x1b[31m", r"\\x1b\[31m")]
+)
+def test_class_folders_whose_names_cannot_be_printed_are_refused(tmp_path, name, said):
+    write_images(tmp_path, 2, classes=("blue", "red"))
+    (tmp_path / "red").rename(tmp_path / os.fsdecode(name))
+    with pytest.raises(ValueError, match=f"the class name '{said}' has control characters or is not UTF-8: rename the class"):
+        open_source(DataConfig(source=str(tmp_path)))
+
+
+def test_files_whose_names_are_not_utf_8_are_used(tmp_path):
+    write_images(tmp_path, 3, classes=("blue", "red"))
+    (tmp_path / "red" / "0.png").rename(tmp_path / "red" / os.fsdecode(b"\xff.png"))
+    source = open_source(DataConfig(source=str(tmp_path)))
+    assert (len(source.train), len(source.val)) == (4, 2)
+    assert source.fingerprint() == open_source(DataConfig(source=str(tmp_path))).fingerprint()
+
+
+def test_bad_files_are_listed_in_printable_lines(tmp_path):
+    """By worker processes too."""
+    write_images(tmp_path, 3, classes=("blue", "red"))
+    for number in range(3):
+        (tmp_path / "red" / f"{number}.png").unlink()
+        (tmp_path / "red" / f"{number}\n\x1b[31m.png").write_bytes(b"no image")
+    images = open_source(DataConfig(source=str(tmp_path))).train
+    transform = ClassificationTransform(evaluation_transform(DataConfig()))
+    batches = evaluation_batches(images, transform, 2, rank=0, processes=1, channels=3, workers=1)
+    bad = [line for batch in batches for line in batch.bad]
+    assert len(bad) >= 2
+    assert all(line.endswith(r"\n\x1b[31m.png cannot be read: not an image") for line in bad)
+
+
+def test_webdataset_opens_the_same_formats(monkeypatch):
+    from timm.data.readers import reader_wds
+
+    from inline_attention.compat import open_webdataset_images
+    from inline_attention.lite.decode import open_pillow
+
+    monkeypatch.setattr(reader_wds, "Image", Image)
+    monkeypatch.setattr(EpsImagePlugin, "Ghostscript", lambda *_: pytest.fail("Ghostscript was started"))
+    open_webdataset_images(open_pillow)
+    for kind in ("EPS", "PNG"):
+        image = BytesIO()
+        Image.new("RGB", (5, 4)).save(image, format=kind)
+        sample = {"png": image.getvalue(), "cls": b"1"}
+        if kind == "PNG":
+            assert reader_wds._decode(sample, "png")["jpg"].size == (5, 4)
+        else:
+            with pytest.raises(UnidentifiedImageError):
+                reader_wds._decode(sample, "png")

@@ -127,10 +127,7 @@ def test_images_are_made_smaller_or_refused(tmp_path):
     assert image.size == (1024, 512)
     assert note == "3,000 x 1,500 pixels were made 1,024 x 512."
     Image.new("1", (10_000, 10_000)).save(tmp_path / "huge.png")
-    with (
-        pytest.warns(Image.DecompressionBombWarning),
-        pytest.raises(gr.Error, match="10,000 x 10,000 pixels are more than this page takes"),
-    ):
+    with pytest.raises(gr.Error, match="10,000 x 10,000 pixels are more than this page takes"):
         read_image(str(tmp_path / "huge.png"))
     (tmp_path / "no.png").write_bytes(b"no image")
     with pytest.raises(gr.Error, match="This file is not an image that can be read here"):

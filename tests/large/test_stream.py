@@ -14,6 +14,8 @@ from inline_attention.large.image_reader import image_for, open_image
 from inline_attention.large.tensor_file import TensorFile
 from inline_attention.layers import Block, InLineAttention
 
+from ..lite.test_decode import claim
+
 ALL_LINEAR = [
     pytest.param("inline_deit_nano", {}, id="deit"),
     pytest.param("inline_deit_nano", {"kernel": "relu"}, id="deit-relu"),
@@ -318,3 +320,37 @@ def test_sixteen_bits_and_transparency(tmp_path):
     )
     with pytest.raises(ValueError, match=r"for 5 pass an array \(H, W, 5\)"):
         open_image(tmp_path / "clear.png", channels=5)
+
+
+def test_a_file_that_claims_more_than_it_has_is_refused(tmp_path, monkeypatch):
+    """By its header, before anything is allocated: images by the limit, arrays by the size of their file."""
+    model = made("inline_deit_nano", torch.float32)
+    (tmp_path / "a.png").write_bytes(claim(60_000, 60_000))
+    with pytest.raises(
+        ValueError, match=r"a\.png: 60,000 x 60,000 pixels .* are more than 268,435,456: INLINE_MAX_PIXELS sets"
+    ):
+        stream(model, tmp_path / "a.png")
+    np.save(tmp_path / "a.npy", np.zeros((40, 40, 3), np.uint8))
+    header = (tmp_path / "a.npy").read_bytes()
+    (tmp_path / "a.npy").write_bytes(header.replace(b"(40, 40, 3)", b"(9**4, 4,3)").replace(b"9**4", b"9999"))
+    with pytest.raises(ValueError, match=r"cannot read the image .*a\.npy: mmap length is greater than file size"):
+        stream(model, tmp_path / "a.npy")
+    Image.new("RGB", (64, 64)).save(tmp_path / "b.png")
+    monkeypatch.setenv("INLINE_MAX_PIXELS", "4095")
+    with pytest.raises(ValueError, match=r"64 x 64 pixels .* are more than 4,095"):
+        stream(model, tmp_path / "b.png")
+
+
+def test_tensors_without_numbers_are_refused():
+    image = torch.zeros(3, 64, 64)
+    for wrong in (image.to("meta"), image.to_sparse()):
+        with pytest.raises(ValueError, match=r"an image must be a dense tensor with numbers, got one of layout torch.s"):
+            stream(made("inline_deit_nano"), wrong)
+    mixed = made("inline_deit_nano", torch.float32)
+    mixed.head.double()
+    with pytest.raises(ValueError, match=r"one dtype and with numbers: head.weight is torch.float64 on cpu"):
+        stream(mixed, image)
+    with pytest.raises(ValueError, match=r"is torch\.float32 on meta"):
+        stream(made("inline_deit_nano", torch.float32).to("meta"), image)
+    with pytest.raises(ValueError, match="tokens must be at least 1, got None"):
+        stream(made("inline_deit_nano"), image.double(), tokens=None)

@@ -95,3 +95,17 @@ class TestErrors:
     def test_construction(self, options, message):
         with pytest.raises(ValueError, match=message):
             MIXERS["inline"](8, 2, **options)
+
+    @pytest.mark.parametrize(
+        ("x", "error", "message"),
+        [
+            (None, TypeError, "x must be a tensor, got None"),
+            (torch.zeros(1, 4, 8).long(), ValueError, "x must hold floating-point numbers, got torch.int64"),
+            (torch.zeros(1, 4, 8).double(), ValueError, "x is torch.float64, and the weights are torch.float32"),
+            (torch.zeros(1, 4, 8).to_sparse(), ValueError, "x must be a dense tensor, got one of layout torch.sparse_coo"),
+            (torch.zeros(1, 4, 8, device="meta"), ValueError, "x is on meta, and the weights are on cpu"),
+        ],
+    )
+    def test_wrong_tensors(self, x, error, message):
+        with pytest.raises(error, match=message):
+            MIXERS["inline"](8, 2)(x, (2, 2))

@@ -122,3 +122,19 @@ def test_files_that_are_no_description(path):
     path.mkdir()
     with pytest.raises(ValueError, match=f"^{path} cannot be read: Is a directory$"):
         read_description(path)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (
+            {"size": [65_536, 65_536]},
+            "data.size: 65,536 x 65,536 pixels .* more than 16,777,216: INLINE_MAX_PIXELS sets the limit",
+        ),
+        ({"crop": 1e-300}, "data.crop 1e-300 of data.size .* is too small"),
+    ],
+)
+def test_an_input_beyond_the_limit(path, given, message):
+    path.write_text(json.dumps(description(b"", **given)))
+    with pytest.raises(ValueError, match=f"^{path}: {message}"):
+        read_description(path)

@@ -5,6 +5,7 @@ import os
 import pickle
 import re
 import sys
+import zipfile
 from argparse import Namespace
 
 import pytest
@@ -367,3 +368,55 @@ def test_a_text_is_no_checkpoint(tmp_path):
     path.write_text("easily mistaken")
     with pytest.raises(ValueError, match=r"text\.pth cannot be read as a checkpoint, .*: \w+ .*\w$"):
         read_checkpoint(path)
+
+
+def test_a_compressed_archive_is_refused_before_it_is_unpacked(tmp_path):
+    """20 MB of zeros in 20 kB."""
+    plain, bomb = tmp_path / "plain.pth", tmp_path / "bomb.pth"
+    torch.save({"model": {"a": torch.zeros(5_000_000)}}, plain)
+    with zipfile.ZipFile(plain) as source, zipfile.ZipFile(bomb, "w", zipfile.ZIP_DEFLATED) as packed:
+        for entry in source.infolist():
+            packed.writestr(entry.filename, source.read(entry))
+    assert bomb.stat().st_size < 30_000
+    with pytest.raises(ValueError, match=r"bomb\.pth has \d\d,\d\d\d bytes and would be unpacked to 20,\d\d\d,\d\d\d: refused"):
+        read_checkpoint(bomb)
+
+
+def test_a_tensor_that_claims_more_than_the_file_is_refused(tmp_path):
+    torch.save({"model": {"a": torch.zeros(1).expand(10**12)}}, tmp_path / "a.pth")
+    with pytest.raises(ValueError, match=r"a\.pth: a claims to be \(1000000000000,\), more than the file's"):
+        read_checkpoint(tmp_path / "a.pth")
+
+
+class Allocates:
+    """A pickle that asks for as many bytes as it likes."""
+
+    def __reduce__(self):
+        return bytearray, (10**11,)
+
+
+def test_a_pickle_that_allocates_is_refused(tmp_path):
+    for options in ({}, {"_use_new_zipfile_serialization": False}):
+        torch.save({"a": Allocates()}, tmp_path / "a.pth", **options)
+        with pytest.raises(ValueError, match=r"a\.pth wants to call bytearray, which allocates any size: refused"):
+            read_checkpoint(tmp_path / "a.pth")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda value: value.to_sparse(), "the checkpoint: .* is sparse_coo, and dense tensors are expected"),
+        (lambda value: value.to("meta"), "the checkpoint: .* is on the meta device, without numbers"),
+        (lambda value: value.int(), "the checkpoint holds whole numbers where"),
+    ],
+)
+def test_weights_that_are_no_dense_numbers_are_refused(change, message):
+    model = timm.create_model("inline_deit_nano", depth=1)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    with pytest.raises(ValueError, match=message):
+        load_official(model, {name: change(value) for name, value in before.items()})
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    with pytest.raises(TypeError, match="weights must be a path or a dictionary of tensors, got None"):
+        load_official(model, None)
+    with pytest.raises(TypeError, match=r"model must be a torch\.nn\.Module, got None"):
+        load_official(None, before)

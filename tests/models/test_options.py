@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from timm.layers import DropPath
 from torch import nn
 
-from inline_attention import load_official
+from inline_attention import count, load_official
 from inline_attention.layers import Block, InLineAttention
 from inline_attention.layers.softmax import resample_table
 from inline_attention.models.published_models import CSWIN, DEIT, PVT, identify
@@ -187,7 +187,15 @@ def test_a_model_on_the_meta_device_is_filled():
     [
         ({"inline_window": 0}, ValueError, "windows must have at least one token a side"),
         ({"window_size": 0}, ValueError, "windows must have at least one token a side"),
-        ({"img_size": (8, 0)}, ValueError, "img_size must be at least 8 a side for patch_size=1, got 8 x 0"),
+        ({"img_size": (8, 0)}, ValueError, r"img_size must be one or two positive whole numbers, got \(8, 0\)"),
+        ({"img_size": -32}, ValueError, "img_size must be one or two positive whole numbers, got -32"),
+        ({"img_size": (32,)}, ValueError, r"img_size must be one or two positive whole numbers, got \(32,\)"),
+        ({"img_size": 65_536}, ValueError, "img_size: 65,536 x 65,536 pixels .* INLINE_MAX_PIXELS sets the limit"),
+        ({"depths": (2, 0, 2, 2)}, ValueError, r"depths must be positive whole numbers, got \(2, 0, 2, 2\)"),
+        ({"embed_dim": -8}, ValueError, "embed_dim must be positive whole numbers, got -8"),
+        ({"in_chans": 0}, ValueError, "in_chans must be positive whole numbers, got 0"),
+        ({"drop_path_rate": 2.0}, ValueError, "drop_path_rate must be within 0..1, got 2.0"),
+        ({"mlp_ratio": -1.0}, ValueError, "mlp_ratio must be positive numbers, got -1.0"),
         ({"img_size": 4}, ValueError, "img_size must be at least 8 a side"),
         ({"num_classes": -1}, ValueError, "num_classes must not be negative, got -1"),
         ({"output_stride": 8}, TypeError, "inline_swin_nano has no argument 'output_stride'; it has: attn_drop_rate"),
@@ -238,3 +246,33 @@ def test_files_are_recognised():
     assert identify(hollow("inline_pvt_tiny", num_classes=7).state_dict()) == [("inline_pvt_tiny", {"num_classes": 7})]
     assert CSWIN == {"tiny": (1, 2, 21, 1), "small": (2, 4, 32, 2), "base": (2, 4, 32, 2)}
     assert PVT["num_heads"] == (1, 2, 5, 8)
+
+
+@pytest.mark.parametrize(
+    ("images", "error", "message"),
+    [
+        (None, TypeError, "images must be a tensor, got None"),
+        (torch.zeros(1, 3, 32, 32).byte(), ValueError, "images must hold floating-point numbers, got torch.uint8"),
+        (torch.zeros(1, 3, 32, 32).double(), ValueError, "images is torch.float64, and the weights are torch.float32"),
+        (
+            torch.zeros(1, 3, 32, 32).to_sparse(),
+            ValueError,
+            "images must be a dense tensor, got one of layout torch.sparse_coo",
+        ),
+        (torch.zeros(1, 3, 32, 32, device="meta"), ValueError, "images is on meta, and the weights are on cpu"),
+    ],
+)
+def test_wrong_images_are_named(images, error, message):
+    with pytest.raises(error, match=message):
+        timm.create_model("inline_deit_nano", depth=1)(images)
+
+
+@pytest.mark.parametrize("size", [-1, 0, "a", 2.5, True, (3,), (-1, 5), (32, 32, 32)], ids=str)
+def test_a_size_that_cannot_be_counted(size):
+    model = timm.create_model("inline_deit_nano", depth=1)
+    with pytest.raises(ValueError, match="size must be one or two positive whole numbers, got "):
+        count(model, size)
+    with pytest.raises(ValueError, match=r"size 1000000, 1000000: .* more than 268,435,456: INLINE_MAX_PIXELS sets the limit"):
+        count(model, (10**6, 10**6))
+    with pytest.raises(TypeError, match=r"model must be a torch\.nn\.Module, got None"):
+        count(None)

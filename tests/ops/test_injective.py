@@ -205,3 +205,27 @@ class TestErrors:
         q, k, v = tokens()
         with pytest.raises(ValueError, match=r"mask must be a boolean tensor, True where a token is valid, got torch.float32"):
             injective_linear_attention(q, k, v, mask=torch.ones(2, 7))
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "message"),
+    [
+        ((None, 1, 1), TypeError, "q must be a tensor, got None"),
+        ((1, 1, [1]), TypeError, r"v must be a tensor, got \[1\]"),
+        ((1, torch.float64, 1), ValueError, "must agree in dtype, got torch.float32, torch.float64 and torch.float32"),
+        ((1, torch.int64, 1), ValueError, "k must hold floating-point numbers, got torch.int64"),
+        ((torch.complex64, 1, 1), ValueError, "q must hold floating-point numbers, got torch.complex64"),
+        ((1, 1, "meta"), ValueError, "must be on one device, got cpu, cpu and meta"),
+        ((1, "sparse", 1), ValueError, "k must be a dense tensor, got one of layout torch.sparse_coo"),
+    ],
+)
+def test_wrong_tensors_are_named(given, error, message):
+    plain = torch.zeros(1, 2, 3, 4)
+
+    def made(what):
+        if what == "sparse":
+            return plain.to_sparse()
+        return plain if what == 1 else plain.to(what) if isinstance(what, torch.dtype | str) else what
+
+    with pytest.raises(error, match=message):
+        injective_linear_attention(*map(made, given))

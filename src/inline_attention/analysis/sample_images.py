@@ -2,6 +2,8 @@
 
 from PIL import Image
 
+from ..lite.decode import open_pillow
+
 SAMPLES = ("flower", "temple", "portrait")
 
 
@@ -10,7 +12,7 @@ def sample_image(name: str) -> Image.Image:
     if name == "portrait":
         from matplotlib.cbook import get_sample_data
 
-        with Image.open(str(get_sample_data("grace_hopper.jpg", asfileobj=False))) as image:
+        with open_pillow(str(get_sample_data("grace_hopper.jpg", asfileobj=False))) as image:
             return image.convert("RGB")
     files = {"flower": "flower.jpg", "temple": "china.jpg"}
     if name not in files:

@@ -1,7 +1,6 @@
 """What the sub-commands of `inline analyze` share: options, loading, progress, output."""
 
 import json
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ from rich.table import Table
 
 from .analyze_inputs import AnalyzedImages, LoadedModel, load_images, load_models
 from .arguments import prepare_folder, usable_device
+from .messages import warn
 from .progress import counter, track
 
 if TYPE_CHECKING:
@@ -128,7 +128,7 @@ def warn_left_out(label: str, seen: "Captured") -> None:
     """Print a warning if layers could not be captured."""
     if seen.left_out:
         reason = f"{len(seen.left_out)} layers attend within windows that do not fit the image, or pool: left out"
-        print(f"inline: {label}: {reason}", file=sys.stderr)
+        warn(f"{label}: {reason}")
 
 
 def spread(layers: int) -> list[int]:

@@ -1,15 +1,16 @@
 """`inline eval` and `inline predict` with detectors and segmenters: scores, and objects or segments drawn over the images."""
 
 import json
-import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
+from ..lite.text import printable
 from .arguments import prepare_folder
 from .eval import Eval, eval_folder, print_rest, score, score_table, write_score
+from .messages import warn
 from .train_report import number
 
 if TYPE_CHECKING:
@@ -90,7 +91,7 @@ def predict_dense(options: "Predict", model: str, device: "torch.device") -> Non
         except BadImageError as error:
             if not options.skip_bad:
                 raise ValueError(f"{error} (--skip-bad goes on)") from error
-            print(f"inline: {error}", file=sys.stderr)
+            warn(error)
             bad += 1
             continue
         found = dense.task.predict(dense.model, image, device, name)
@@ -106,7 +107,7 @@ def predict_dense(options: "Predict", model: str, device: "torch.device") -> Non
             facts["objects"] = _objects(dense, found, least_score)
         print(json.dumps(facts) if options.json else _lines(facts, least_score))
     if bad:
-        print(f"inline: {bad} images could not be read", file=sys.stderr)
+        warn(f"{bad} images could not be read")
 
 
 def _check(options: "Predict", task: str) -> None:
@@ -161,7 +162,7 @@ def _objects(dense: "DenseModel", found: dict[str, "torch.Tensor"], least_score:
 
 def _lines(facts: dict[str, Any], least_score: float) -> str:
     """The result for one image, as lines of text."""
-    lines = [f"{facts['image']} -> {facts['drawn']}"]
+    lines = [printable(f"{facts['image']} -> {facts['drawn']}")]
     lines += [f"  {entry['share']:7.2%}  {entry['name']}" for entry in facts.get("classes", ())]
     for entry in facts.get("objects", ()):
         left, top, right, bottom = entry["box"]

@@ -7,6 +7,7 @@ import sys
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import partial
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -104,7 +105,8 @@ class Linearize:
     def _check(self) -> None:
         if self.model is None and not self.resume:
             raise ValueError("no model: give a run's folder, a file of weights, or a name with --weights or --pretrained")
-        if self.batch < 1 or self.epochs <= 0 or min(self.rates) <= 0 or min(self.steps or (1,)) < 0:
+        rates = (self.epochs, *self.rates)
+        if self.batch < 1 or not all(0 < value < inf for value in rates) or min(self.steps or (1,)) < 0:
             raise ValueError(
                 f"--batch, --epochs and --rates must be positive, --steps not negative, got {self.batch}, {self.epochs}, "
                 f"{self.rates} and {self.steps}"

@@ -5,6 +5,8 @@ from importlib import import_module
 
 from inline_command import pick, quick_answer
 
+from .messages import accept_any_character, warn
+
 EXTRAS = {
     **dict.fromkeys(("accelerate", "scipy", "sklearn", "torchmetrics", "tensorboard"), "train"),
     **dict.fromkeys(("pycocotools", "segmentation_models_pytorch"), "dense"),
@@ -16,24 +18,27 @@ EXTRAS = {
 
 def main(words: list[str] | None = None) -> None:
     """Run a command. What a user can cause ends in one line and exit code 2, never in a traceback."""
+    accept_any_character()
     try:
         _run(sys.argv[1:] if words is None else words)
     except ModuleNotFoundError as missing:
         name = (missing.name or "").partition(".")[0]
         if name == "inline_attention":
             raise  # a mistake in the package, not an extra that is missing
-        print(f"inline: the command needs {name}: pip install 'inline-attention[{EXTRAS.get(name, 'cli')}]'", file=sys.stderr)
+        warn(f"the command needs {name}: pip install 'inline-attention[{EXTRAS.get(name, 'cli')}]'")
         sys.exit(2)
     except KeyboardInterrupt:
-        print("inline: stopped", file=sys.stderr)
+        warn("stopped")
         sys.exit(130)
     except BrokenPipeError:
         # The reader, such as `head`, closed the pipe. Python would flush to it once more at exit, and complain.
         sys.stdout = None
         sys.exit(1)
     except (ValueError, OSError, FloatingPointError) as error:
-        # The newline is part of the text: several processes may write at once, and print would write it separately.
-        print(f"inline: {error}\n", end="", file=sys.stderr)
+        warn(error)
+        sys.exit(2)
+    except MemoryError as error:
+        warn(f"there is not enough memory{f': {error}' if str(error) else ''}")
         sys.exit(2)
 
 

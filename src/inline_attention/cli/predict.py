@@ -1,11 +1,12 @@
 """`inline predict`: classify images; or, with detectors and segmenters, draw what they find."""
 
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
+
+from .messages import warn
 
 if TYPE_CHECKING:
     import torch
@@ -64,7 +65,7 @@ class Predict:
         device = usable_device(self.device)
         model = self.model or str(newest_run())
         if self.model is None:
-            print(f"inline: by the newest run, {model}", file=sys.stderr)
+            warn(f"by the newest run, {model}")
         task = task_named(model, self.weights)
         if self.task not in (None, task):
             raise ValueError(f"{self.weights or model} was trained to {task}, not to {self.task}")
@@ -111,6 +112,7 @@ class Predict:
         from ..large.image_reader import open_image
         from ..large.stages import all_linear
         from ..large.stream import stream
+        from ..lite.text import printable
         from ..training.load_trained import top_of_logits
         from .predict_onnx import print_classes
         from .progress import step_counter
@@ -123,11 +125,11 @@ class Predict:
                 raise ValueError(f"--stream takes files, images or .npy arrays, got {name}")
             try:
                 image = open_image(name, channels=data.channels, mean=mean, std=std)
-                with step_counter(Path(name).name, Console(stderr=True)) as progress:
+                with step_counter(printable(Path(name).name), Console(stderr=True)) as progress:
                     found = stream(trained.model, image, progress=progress, folder=self.folder)
             except ValueError as error:
                 if not self.skip_bad:
                     raise ValueError(f"{name}: {error} (--skip-bad goes on)") from error
-                print(f"inline: {name}: {error}", file=sys.stderr)
+                warn(f"{name}: {error}")
                 continue
             print_classes([name], top_of_logits(trained, found.logits, self.top, [name]), as_json=self.json)

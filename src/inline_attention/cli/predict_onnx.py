@@ -1,7 +1,6 @@
 """`inline predict --onnx FILE`: classify images without torch; and the batches and the output of every `inline predict`."""
 
 import json
-import sys
 from argparse import SUPPRESS, ArgumentParser, BooleanOptionalAction
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -11,7 +10,9 @@ from typing import IO, NoReturn, TypeVar
 from PIL import Image
 
 from ..lite.decode import BadImageError, decode
+from ..lite.text import printable
 from .arguments import explain_unknown, option_types
+from .messages import warn
 
 Pixels = TypeVar("Pixels")
 NOT_FOR_ONNX = ("model", "task", "weights", "out", "threshold", "inference", "side", "ema", "stream", "folder", "device")
@@ -103,7 +104,7 @@ def in_batches(
         except BadImageError as error:
             if not skip_bad:
                 raise ValueError(f"{error} (--skip-bad goes on)") from error
-            print(f"inline: {error}", file=sys.stderr)
+            warn(error)
             bad += 1
         if len(batch) == size:
             yield names, batch
@@ -111,7 +112,7 @@ def in_batches(
     if batch:
         yield names, batch
     if bad:
-        print(f"inline: {bad} images could not be read", file=sys.stderr)
+        warn(f"{bad} images could not be read")
 
 
 def print_classes(names: list[str], found: list[list[tuple[str, float]]], *, as_json: bool) -> None:
@@ -120,6 +121,6 @@ def print_classes(names: list[str], found: list[list[tuple[str, float]]], *, as_
         if as_json:
             print(json.dumps({"image": name, "classes": [{"name": c, "probability": p} for c, p in classes]}))
             continue
-        print(name)
+        print(printable(name))
         for label, probability in classes:
-            print(f"  {probability:7.2%}  {label}")
+            print(f"  {probability:7.2%}  {printable(label)}")

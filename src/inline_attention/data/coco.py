@@ -17,6 +17,7 @@ from pycocotools import mask as rle
 from pycocotools.coco import COCO
 
 from ..lite.decode import BadImageError, decode_file, first_line
+from ..lite.text import check_names
 from .coco_annotations import EntryChecker, clip_box, decode_masks, is_integer, is_number, to_rle
 from .datasets import file_entry
 from .splits import by_split, canonical, choose_split
@@ -249,6 +250,7 @@ def _match_classes(
         number, name = entry["id"], entry.get("name")
         if not isinstance(name, str) or not name:
             raise ValueError(f"{coco_json}: category {number} has no name")
+        check_names([name], f"{coco_json}: category {number}")
         if number in ids.values():
             raise ValueError(f"{coco_json}: category {number} is there twice: ids must differ")
         if name in ids:

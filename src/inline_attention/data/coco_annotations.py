@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 from pycocotools import mask as rle
 
 from ..lite.decode import first_line
+from ..lite.limits import excess
+from ..lite.text import CONTROL, printable
 
 MAX_POLYGON_DISTANCE = 10
 """Polygon points farther away than so many times the image's size are mistakes; drawing them would take all memory."""
@@ -76,7 +78,7 @@ class EntryChecker:
         return True
 
     def _leave_out(self, what: str) -> None:
-        line = f"{self.coco_json}: {what}"
+        line = printable(f"{self.coco_json}: {what}")
         if not self.skip_bad:
             raise ValueError(f"{line} (--skip-bad goes on without such entries)")
         self.left_out.append(line)
@@ -88,6 +90,10 @@ class EntryChecker:
         file = entry.get("file_name")
         if not isinstance(file, str) or not file:
             raise _BadEntryError("has no file_name")
+        if CONTROL.search(file):
+            raise _BadEntryError(f"has the file_name {_short(file)}, with control characters or half a character")
+        if found := excess(entry["width"], entry["height"]):
+            raise _BadEntryError(f"is too large: {found}")
         posix, windows = PurePosixPath(file), PureWindowsPath(file)
         if ".." in windows.parts or posix.is_absolute() or windows.anchor:
             raise _BadEntryError(f"is {_short(file)}, which is outside of {self.folder}")

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from ..lite.limits import HUGE, TINY, input_fault
+
 
 @dataclass(frozen=True)
 class DataConfig:
@@ -38,6 +40,20 @@ class DataConfig:
     """Processes that read images, for each training process; unset: by the cores there are."""
     skip_bad: bool = False
     """Go on without images that cannot be read, and list them at the end, instead of stopping."""
+
+
+def data_faults(data: DataConfig) -> list[str]:
+    """What is wrong with how images become the model's input, a line for each value."""
+    if min(data.size) < 1:
+        return [f"data.size must be two positive numbers, got {data.size}"]
+    if not 0 < data.crop <= 1:
+        return [f"data.crop must be within 0..1 and not 0, got {data.crop}"]
+    faults = [found] if (found := input_fault(data.size, data.crop)) else []
+    if not all(abs(value) < HUGE for value in data.mean):
+        faults.append(f"data.mean must be three finite numbers, got {data.mean}")
+    if not all(TINY < value < HUGE for value in data.std):
+        faults.append(f"data.std must be three positive numbers, got {data.std}")
+    return faults
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,8 @@ import numpy as np
 from PIL import Image
 from typing_extensions import override
 
-from ..lite.decode import BadImageError, decode, decode_file, first_line
+from ..lite.decode import BadImageError, decode, decode_file, why
+from ..lite.text import check_names
 
 
 def file_entry(name: str, path: str | Path) -> str:
@@ -73,8 +74,8 @@ class ReaderDataset(ImageDataset):
     def load(self, index: int, channels: int) -> tuple[Image.Image, int]:
         try:
             opened, label = self.reader[index][:2]
-        except OSError as error:
-            raise BadImageError(f"{self.name(index)} cannot be read: {error.strerror or first_line(error)}") from error
+        except Exception as error:  # the system's, tarfile's and timm's kinds
+            raise BadImageError(f"{self.name(index)} cannot be read: {why(error)}") from error
         return decode(opened, self.name(index), channels), int(label)
 
     @override
@@ -186,8 +187,8 @@ class WrappedDataset(ImageDataset):
     def load(self, index: int, channels: int) -> tuple[Image.Image, int]:
         try:
             image, label = self.dataset[index]
-        except (OSError, SyntaxError) as error:
-            raise BadImageError(f"{self.name(index)} cannot be read: {error}") from error
+        except Exception as error:  # pillow raises many kinds
+            raise BadImageError(f"{self.name(index)} cannot be read: {why(error)}") from error
         return decode(image, self.name(index), channels), int(label)
 
     @override
@@ -253,13 +254,14 @@ class StreamingDataset:
 
 
 def check_classes(classes: tuple[str, ...], source: str, count: int | None = None) -> tuple[str, ...]:
-    """The names of classes; a ValueError unless each class has a name of its own.
+    """The names of classes; a ValueError unless each class has a name of its own that can be printed.
 
     Args:
         classes: names in the order of the classes' numbers.
         source: where they are from, for messages.
         count: how many classes there are, if that is known.
     """
+    check_names(classes, source)
     if count not in (None, len(classes)):
         raise ValueError(f"{source} names {len(classes)} classes, and the model has {count}: give one name for each")
     if "" in (stripped := [name.strip() for name in classes]):

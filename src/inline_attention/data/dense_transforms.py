@@ -17,6 +17,7 @@ from torchvision.transforms.v2 import InterpolationMode
 from torchvision.transforms.v2 import functional as F
 from torchvision.tv_tensors import BoundingBoxFormat
 
+from ..lite.decode import check_resize
 from .coco import Objects
 from .label_maps import IGNORED
 
@@ -144,7 +145,9 @@ def _happens(probability: float) -> bool:
 def _scaled_size(image: Image.Image, side: float) -> tuple[int, int]:
     """Height and width with this shorter side and the same aspect."""
     scale = side / min(image.size)
-    return max(1, round(image.height * scale)), max(1, round(image.width * scale))
+    height, width = max(1, round(image.height * scale)), max(1, round(image.width * scale))
+    check_resize(image, width, height)
+    return height, width
 
 
 def _resize(image: Image.Image, height: int, width: int, interpolation: str) -> Image.Image:

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, UnidentifiedImageError
+from PIL import Image
 
-from ..lite.decode import BadImageError, decode_file, first_line
+from ..lite.decode import BadImageError, decode_file, first_line, open_pillow, why, without_pillows_limit
 from ..lite.image_paths import IMAGE_SUFFIXES
 from .datasets import check_classes, file_entry
 from .splits import ALL, SPELLINGS, by_split, canonical, choose_split
@@ -89,13 +89,10 @@ class LabelMapDataset:
 def _read_mask(path: Path) -> NDArray[Any]:
     """The numbers (H, W) in a mask file."""
     try:
-        with Image.open(path) as mask:
+        with open_pillow(path) as mask, without_pillows_limit():
             mode, numbers = mask.mode, np.asarray(mask)
     except Exception as error:  # Pillow raises many kinds for a broken file
-        reason = "not an image" if isinstance(error, UnidentifiedImageError) else first_line(error)
-        if isinstance(error, OSError) and error.strerror:
-            reason = error.strerror
-        raise BadImageError(f"{path} cannot be read: {reason}") from error
+        raise BadImageError(f"{path} cannot be read: {why(error)}") from error
     if mode not in MASK_MODES:
         raise BadImageError(
             f"{path} is {mode}: a mask holds one class number for each pixel, in mode {', '.join(MASK_MODES[:5])}"

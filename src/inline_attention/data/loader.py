@@ -22,7 +22,9 @@ from PIL import Image
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, get_worker_info
 
-from ..lite.decode import BadImageError, decode
+from ..compat import open_webdataset_images
+from ..lite.decode import BadImageError, decode, open_pillow
+from ..lite.text import printable
 from .datasets import ImageDataset, StreamingDataset
 
 Transform = Callable[[Image.Image, Any], tuple[Any, Any]]
@@ -158,7 +160,7 @@ class TransformedDataset(Dataset[Sample]):
             try:
                 pixels, target = self.transform(*self.images.load(index, self.channels))
             except BadImageError as error:
-                bad.append(str(error))
+                bad.append(printable(str(error)))
                 continue
             return Sample(pixels, target, sample.valid and (self.training or not bad), tuple(bad), self.images.name(index))
         raise ValueError(f"none of the {len(self.images)} images can be read: {bad[0]}")
@@ -172,6 +174,7 @@ class TransformedStream(IterableDataset[Sample]):
 
     def __iter__(self) -> Iterator[Sample]:
         worker = get_worker_info()
+        open_webdataset_images(open_pillow)
         for number, (image, label) in enumerate(self.dataset):
             reseed(*self.seed, worker.id if worker else 0, number)
             name = f"image {number} of the stream"

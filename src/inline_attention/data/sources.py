@@ -2,6 +2,9 @@
 
 import gzip
 import os
+import struct
+import tarfile
+import zlib
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +16,7 @@ from timm.data import ImageNetInfo, create_reader, is_img_extension
 from ..compat import add_image_suffixes
 from ..lite.decode import first_line
 from ..lite.image_paths import IMAGE_SUFFIXES, images_below
+from ..lite.text import check_names
 from .config import DataConfig
 from .datasets import ArrayDataset, FileDataset, ImageDataset, ReaderDataset
 from .reader_sources import TWO_SPLITS, from_reader
@@ -146,6 +150,8 @@ def _images(root: Path, known: tuple[str, ...] | None) -> tuple[ReaderDataset, t
     add_image_suffixes(IMAGE_SUFFIXES)
     if root.is_dir():
         _check_folders(root)
+    elif not tarfile.is_tarfile(root):
+        raise ValueError(f"{root} is neither a folder nor a tar of class folders, or is truncated")
     try:
         reader = create_reader("", root=str(root))
         index = _class_index(reader)
@@ -153,10 +159,11 @@ def _images(root: Path, known: tuple[str, ...] | None) -> tuple[ReaderDataset, t
             raise ValueError(f"{root} has an unknown class {unknown[0]!r}; the classes are: {', '.join(known or ())}"[:300])
         if known is not None and tuple(index) != known:
             reader = create_reader("", root=str(root), class_map={name: number for number, name in enumerate(known)})
-    except (RuntimeError, AssertionError, OSError) as error:
-        raise ValueError(f"{root} holds no images: {first_line(error)}") from error
+    except (RuntimeError, AssertionError, OSError, EOFError, struct.error, zlib.error, tarfile.TarError) as error:
+        raise ValueError(f"{root} cannot be read: {first_line(error)}") from error
     index = _class_index(reader)
     names = tuple(sorted(index, key=lambda name: index[name]))
+    check_names(names, root)
     if len(names) < 2:
         raise ValueError(f"{root} has one class, {''.join(names) or 'without a name'}: at least two classes are needed")
     return ReaderDataset(reader, _reader_labels(reader)), names

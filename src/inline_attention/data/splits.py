@@ -132,7 +132,7 @@ def _fingerprint_of(images: ImageDataset | StreamingDataset) -> list[int | str]:
     """Number of images, a hash of the file names in their order, and one of the annotations."""
     files = None if isinstance(images, StreamingDataset) else images.files()
     digest = "" if isinstance(images, StreamingDataset) else images.digest()
-    names = "" if files is None else blake2b("\n".join(files).encode(), digest_size=16).hexdigest()
+    names = "" if files is None else blake2b("\n".join(files).encode(errors="surrogateescape"), digest_size=16).hexdigest()
     return [len(images), names, *([digest] if digest else [])]
 
 
@@ -170,7 +170,7 @@ def split_off(whole: ImageDataset, classes: tuple[str, ...], data: DataConfig, w
     by_class: dict[int, list[tuple[bytes, int]]] = {}
     for index, label in enumerate(labels):
         name = whole.name(index)
-        by_class.setdefault(label, []).append((blake2b(Path(name).name.encode()).digest(), index))
+        by_class.setdefault(label, []).append((blake2b(Path(name).name.encode(errors="surrogateescape")).digest(), index))
     val: set[int] = set()
     for found in by_class.values():
         count = max(1, round(data.val_share * len(found)))

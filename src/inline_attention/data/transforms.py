@@ -9,8 +9,9 @@ from PIL import Image
 from timm.data import create_transform
 from torch import Tensor
 
-from ..lite.decode import per_channel
-from .config import AugmentConfig, DataConfig
+from ..lite.decode import check_resize, per_channel
+from ..lite.transform import resized_size
+from .config import AugmentConfig, DataConfig, data_faults
 
 RETRIES = 10
 ImageTransform = Callable[[Image.Image], Tensor]
@@ -24,6 +25,8 @@ def normalisation(data: DataConfig) -> tuple[tuple[float, ...], tuple[float, ...
 
 def _shared(data: DataConfig) -> dict[str, Any]:
     mean, std = normalisation(data)
+    if faults := data_faults(data):
+        raise ValueError(faults[0])
     return {"input_size": (data.channels, *data.size), "interpolation": data.interpolation, "mean": mean, "std": std}
 
 
@@ -99,10 +102,22 @@ class RetryTransform:
 
 def evaluation_transform(data: DataConfig) -> ImageTransform:
     """Resize and crop the centre. 'squash' resizes both sides to floor(side / crop), as the paper evaluates."""
-    transform: ImageTransform = create_transform(
-        **_shared(data), is_training=False, crop_pct=data.crop, crop_mode=data.crop_mode
+    return EvaluationTransform(
+        data, create_transform(**_shared(data), is_training=False, crop_pct=data.crop, crop_mode=data.crop_mode)
     )
-    return transform
+
+
+@dataclass(frozen=True)
+class EvaluationTransform:
+    """timm's evaluation transform; an image that it would resize beyond the limit of pixels is refused."""
+
+    data: DataConfig
+    transform: ImageTransform
+
+    def __call__(self, image: Image.Image) -> Tensor:
+        """The resized image."""
+        check_resize(image, *resized_size(image, self.data.size, self.data.crop, self.data.crop_mode))
+        return self.transform(image)
 
 
 def full_image_transform(data: DataConfig, size: int | None = None) -> ImageTransform:

@@ -5,13 +5,14 @@ Every answer is computed from the request alone: there is no session.
 
 from collections.abc import Callable
 from functools import wraps
+from math import inf
 from threading import Condition
 from typing import Any, NamedTuple
 
 import gradio as gr
 from PIL import Image, ImageOps
 
-from ..lite.decode import BadImageError, decode
+from ..lite.decode import BadImageError, decode, open_pillow
 from .inspect import Inspection, attention_seconds, inspect_point
 from .model_cache import ModelCache
 from .render import describe, draw_kernel, draw_locality, draw_map, draw_rays, draw_times
@@ -24,7 +25,6 @@ LARGEST_SIDE = 1024
 UNREADABLE = "This file is not an image that can be read here: give a whole PNG, JPEG, WebP, TIFF or BMP."
 ORIENTATION = 0x0112
 """The EXIF tag: from 5 on the image is turned by 90 degrees."""
-FORMATS = ("PNG", "JPEG", "WEBP", "TIFF", "BMP")
 SIZES = (96, 128, 192, 224, 256, 320, 384, 448, 512)
 
 
@@ -104,7 +104,7 @@ def read_image(path: str | None) -> tuple[Image.Image, str]:
     if path is None:
         raise refuse("There is no image: drop one, or pick a sample.")
     try:
-        with Image.open(path, formats=FORMATS) as opened:
+        with open_pillow(path, limit=inf) as opened:
             width, height = opened.size
             if width * height > LARGEST_IMAGE:
                 raise refuse(
@@ -114,7 +114,7 @@ def read_image(path: str | None) -> tuple[Image.Image, str]:
             image = decode(ImageOps.exif_transpose(opened), "the image", 3)
     except FileNotFoundError as error:
         raise refuse("This image was deleted after ten minutes: drop it again.") from error
-    except (BadImageError, OSError, Image.DecompressionBombError) as error:
+    except (BadImageError, OSError) as error:
         raise refuse(UNREADABLE) from error
     if max(image.size) <= LARGEST_SIDE:
         return image, ""
@@ -127,7 +127,7 @@ def displayed_size(path: str | None) -> tuple[int, int]:
     """Width and height of the image as a browser displays it: turned by its EXIF orientation."""
     if path is None:
         raise refuse("There is no image: drop one, or pick a sample.")
-    with Image.open(path, formats=FORMATS) as opened:
+    with open_pillow(path, limit=inf) as opened:
         turned = opened.getexif().get(ORIENTATION, 1) >= 5
         return opened.size[::-1] if turned else opened.size
 

@@ -12,6 +12,7 @@ from ..analysis.locality import LayerLocality
 from ..analysis.map_plots import LARGEST_ASPECT, SIGNED
 from ..analysis.plots import COLOURS, MARKERS, figure_of_rays
 from ..analysis.rays import Ray
+from ..lite.decode import open_pillow
 from .inspect import Inspection
 
 Part = Literal["together", "global", "local", "all layers"]
@@ -156,4 +157,4 @@ def _to_image(figure: object) -> Image.Image:
     assert isinstance(figure, Figure)
     file = BytesIO()
     figure.savefig(file, dpi=90)
-    return Image.open(file).convert("RGB")
+    return open_pillow(file).convert("RGB")

@@ -1,7 +1,6 @@
 """Images that are read by rows, from memory, from a memory-mapped array, or from a file."""
 
 from collections.abc import Callable, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,7 +9,8 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from ..lite.decode import HIGH_BIT_DEPTH, check_pixels, on_white, white_level
+from ..lite.decode import HIGH_BIT_DEPTH, check_pixels, on_white, open_pillow, white_level, why, without_pillows_limit
+from ..lite.limits import MAX_STREAMED_PIXELS, max_pixels
 from ..models.finite import nonfinite
 
 
@@ -61,6 +61,8 @@ def image_for(model: nn.Module, image: Any) -> RowReader:
 
 
 def _from_tensor(image: Tensor, channels: int) -> RowReader:
+    if image.is_meta or image.layout is not torch.strided:
+        raise ValueError(f"an image must be a dense tensor with numbers, got one of layout {image.layout} on {image.device}")
     image = image.unsqueeze(0) if image.ndim == 3 else image
     if image.ndim != 4 or image.shape[:2] != (1, channels) or not image.is_floating_point():
         raise ValueError(
@@ -119,26 +121,16 @@ def _open(path: Path) -> Any:
     try:
         if path.suffix == ".npy":
             return np.load(path, mmap_mode="r", allow_pickle=False)
-        with _any_size():
-            image = Image.open(path)
-            try:
+        image = open_pillow(path, limit=max_pixels(MAX_STREAMED_PIXELS))
+        try:
+            with without_pillows_limit():
                 image.load()
-            except BaseException:
-                image.close()
-                raise
-            return image
-    except (OSError, ValueError, SyntaxError, EOFError) as error:
-        raise ValueError(f"cannot read the image {path}: {error}") from error
-
-
-@contextmanager
-def _any_size() -> Any:
-    """Within the context pillow opens images of any size, without its limit for large ones."""
-    before, Image.MAX_IMAGE_PIXELS = Image.MAX_IMAGE_PIXELS, None
-    try:
-        yield
-    finally:
-        Image.MAX_IMAGE_PIXELS = before
+        except BaseException:
+            image.close()
+            raise
+        return image
+    except Exception as error:  # numpy and pillow raise many kinds for a broken file
+        raise ValueError(f"cannot read the image {path}: {why(error)}") from error
 
 
 def _normaliser(channels: int, mean: Sequence[float], std: Sequence[float]) -> Callable[[Tensor], Tensor]:

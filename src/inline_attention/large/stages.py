@@ -28,6 +28,13 @@ def all_linear(model: nn.Module, purpose: str) -> Backbone:
         if isinstance(stage.embed, ConvEmbed) and type(stage.embed.proj) is not nn.Conv2d:
             kind = type(stage.embed.proj).__name__
             raise ValueError(f"{purpose} needs embeddings that are plain convolutions; stages.{number}.embed.proj is {kind}")
+    first = next(model.parameters())
+    for name, parameter in model.named_parameters():
+        if parameter.dtype != first.dtype or parameter.is_meta:
+            raise ValueError(
+                f"{purpose} needs weights of one dtype and with numbers: {name} is {parameter.dtype} on {parameter.device}, "
+                f"the first weights are {first.dtype}"
+            )
     return model
 
 

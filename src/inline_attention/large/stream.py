@@ -18,7 +18,7 @@ from ..layers import Block
 from ..layers.bands import Band, Limits, Summary, bands_of, respond_in_bands, split_rows
 from ..models.backbone import grid_of
 from ..models.stage import Stage
-from ..ops.checks import Grid
+from ..ops.checks import Grid, is_whole
 from .image_reader import RowReader, image_for
 from .stages import all_linear, blocks_of, embed_rows, rows_needed, stages_of
 from .tensor_file import TensorFile, make_tensor_files
@@ -63,7 +63,7 @@ def stream(
     backbone = all_linear(model, "stream")
     if backbone.training:
         raise ValueError("stream works in evaluation mode: call model.eval() first")
-    if tokens < 1:
+    if not is_whole(tokens) or tokens < 1:
         raise ValueError(f"tokens must be at least 1, got {tokens}")
     if not backbone.global_pool:
         raise ValueError("stream needs a global_pool, got ''")

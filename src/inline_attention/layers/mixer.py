@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import Unpack
 
-from ..ops.checks import Grid, check_grid, check_heads, check_mask, check_queries, check_tokens
+from ..ops.checks import Grid, check_grid, check_heads, check_mask, check_matches, check_queries, check_tokens
 from ..ops.shifted_windows import Cuts, Window, valid_tokens
 from ..ops.sums import add_linear, mean_valid, to_fp32, without_autocast, zero_masked
 from .bands import InBands
@@ -274,6 +274,7 @@ class Mixer(InBands, nn.Module, ABC):
     ) -> MixerInput:
         """Check the arguments of a call, and zero masked tokens."""
         check_tokens("x", x, self.dim)
+        check_matches("x", x, self)
         if context is None and self.context_dim is not None:
             raise ValueError(f"this layer reads a context of {self.context_dim} channels: pass context=")
         if self.windowed is not None or self.reduction is not None:

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from .decode import first_line
+from .limits import HUGE, TINY, input_fault
+from .text import check_names
 from .transform import CROP_MODES, INTERPOLATIONS, NumpyTransform, upgrade_transform
 
 PRECISIONS = ("fp32", "fp16", "int8")
@@ -38,7 +40,7 @@ def _whole(value: Any) -> bool:
 
 
 def _number(value: Any) -> bool:
-    return type(value) in (int, float) and abs(value) < 1e30
+    return type(value) in (int, float) and abs(value) < HUGE
 
 
 def _text(value: Any) -> bool:
@@ -68,7 +70,7 @@ FIELDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "data.crop": ("a number above 0, 1 at most", lambda value: _number(value) and 0 < value <= 1),
     "data.interpolation": (f"one of {', '.join(INTERPOLATIONS)}", lambda value: value in list(INTERPOLATIONS)),
     "data.mean": ("a list of 1 or 3 numbers", _each(_number, 1, 3)),
-    "data.std": ("a list of 1 or 3 positive numbers", _each(lambda value: _number(value) and value > 0, 1, 3)),
+    "data.std": ("a list of 1 or 3 positive numbers", _each(lambda value: _number(value) and value > TINY, 1, 3)),
     "classes": ("a list of names", lambda value: bool(value) and _each(_text)(value)),
 }
 """The required fields: what they must be, in words and as a test. Other fields are notes."""
@@ -94,6 +96,9 @@ def read_description(path: Path) -> Description:
     if found["output.shape"][1] != len(classes):
         raise ValueError(f"{path} names {len(classes)} classes, but output.shape is {found['output.shape']}: {_AGAIN}")
     height, width = found["data.size"]
+    if fault := input_fault((height, width), found["data.crop"]):
+        raise ValueError(f"{path}: {fault}")
+    check_names(classes, path)
     mean, std = (tuple(map(float, found[f"data.{part}"])) for part in ("mean", "std"))
     transform = NumpyTransform(
         (height, width), channels, found["data.crop_mode"], found["data.crop"], found["data.interpolation"], mean, std

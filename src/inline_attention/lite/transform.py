@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from .decode import per_channel
+from .decode import check_resize, per_channel
 
 CROP_MODES = ("squash", "center")
 INTERPOLATIONS = {method.name.lower(): method for method in Image.Resampling}
@@ -51,17 +51,25 @@ class NumpyTransform:
         return np.ascontiguousarray((pixels / np.float32(255) - mean) / std)
 
     def _resize(self, image: Image.Image) -> Image.Image:
-        height, width = (floor(side / self.crop) for side in self.size)
-        method = INTERPOLATIONS[self.interpolation]
-        if self.crop_mode == "squash":
-            return image.resize((width, height), method)
-        if height == width:
-            short, long = sorted(image.size)
-            other = int(height * long / short)
-            return image.resize((height, other) if image.width <= image.height else (other, height), method)
-        ratio = min(image.height / height, image.width / width)
-        to = (round(image.width / ratio), round(image.height / ratio))
-        return image.resize(to, Image.Resampling.BILINEAR)  # timm resizes to rectangles bilinearly, whatever is asked for
+        to = resized_size(image, self.size, self.crop, self.crop_mode)
+        check_resize(image, *to)
+        if self.crop_mode == "center" and self.size[0] != self.size[1]:
+            # timm resizes to rectangles bilinearly, whatever is asked for
+            return image.resize(to, Image.Resampling.BILINEAR)
+        return image.resize(to, INTERPOLATIONS[self.interpolation])
+
+
+def resized_size(image: Image.Image, size: tuple[int, int], crop: float, crop_mode: str) -> tuple[int, int]:
+    """(width, height) that an image is resized to before the centre, `size` (H, W), is cut out of it: as timm computes it."""
+    height, width = (floor(side / crop) for side in size)
+    if crop_mode == "squash":
+        return width, height
+    if height == width:
+        short, long = sorted(image.size)
+        other = int(height * long / short)
+        return (height, other) if image.width <= image.height else (other, height)
+    ratio = min(image.height / height, image.width / width)
+    return round(image.width / ratio), round(image.height / ratio)
 
 
 TRANSFORM_FIELDS = tuple(field.name for field in fields(NumpyTransform))

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from ..layers.kernel import ReluAffine
 from ..layers.softmax import PositionBias
-from ..ops.checks import Grid, check_name
+from ..ops.checks import Grid, check_matches, check_name, check_tensor
 from .adapt_weights import adapt_state_dict
 from .stage import ConvEmbed, PositionEmbedding, Stage
 
@@ -231,9 +231,11 @@ class Backbone(nn.Module):
 
     def check_images(self, x: Tensor) -> None:
         """Raise unless x is a batch of images, (B, in_chans, H, W), that are large enough."""
+        check_tensor("images", x)
         if x.ndim != 4 or x.shape[1] != self.in_chans:
             raise ValueError(f"images must be (batch, {self.in_chans}, height, width), got {tuple(x.shape)}")
         self.check_size(x.shape[2], x.shape[3])
+        check_matches("images", x, self)
 
     def check_size(self, height: int, width: int) -> None:
         """Raise if an image is too small."""

@@ -10,6 +10,8 @@ from torch import Tensor, nn
 
 from ..compat import dispatch_mode, flop_formulas
 from ..layers import InLineAttention
+from ..lite.limits import MAX_STREAMED_PIXELS, excess, max_pixels
+from ..ops.checks import check_size
 from ..ops.kernels import Kernel
 
 
@@ -35,7 +37,11 @@ def count(model: nn.Module, size: int | tuple[int, int] | None = None) -> Count:
         model: anything that takes images (B, in_chans, H, W).
         size: height and width, one number for a square; None for the size that the model was made for.
     """
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"model must be a torch.nn.Module, got {model!r}")
     shape = image_shape(model, size)
+    if found := excess(shape[2], shape[1], max_pixels(MAX_STREAMED_PIXELS)):
+        raise ValueError(f"size {shape[1]}, {shape[2]}: {found}")
     with torch.no_grad():
         copy = deepcopy(model).to("meta").eval()
     for module in copy.modules():
@@ -62,7 +68,7 @@ def image_shape(model: nn.Module, size: int | tuple[int, int] | None = None) -> 
     if size is None:
         height, width = getattr(model, "img_size", default[1:])
     else:
-        height, width = (size, size) if isinstance(size, int) else size
+        height, width = check_size(size, "size")
     return channels, height, width
 
 

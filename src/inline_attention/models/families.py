@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from functools import partial
 from inspect import signature
-from math import floor, log2
+from math import floor, inf, log2
 from typing import Any, TypedDict, TypeVar
 
 import torch
@@ -12,7 +12,8 @@ from timm.models import build_model_with_cfg, generate_default_cfgs
 from torch import nn
 
 from ..layers import MIXERS, Block
-from ..ops.checks import check_name
+from ..lite.limits import MAX_STREAMED_PIXELS, excess, max_pixels
+from ..ops.checks import check_name, check_size, is_whole
 from .adapt_weights import filter_state_dict
 from .backbone import SMALLEST, Backbone
 
@@ -27,6 +28,10 @@ TIMM_ARGUMENTS = (
     "dtype",
 )
 """Arguments of `timm.create_model` that are not the model's own."""
+
+WHOLE = ("embed_dim", "embed_dims", "depth", "depths", "num_heads", "patch_size", "in_chans")
+RATIOS = ("mlp_ratio", "mlp_ratios")
+RATES = ("drop_rate", "proj_drop_rate", "attn_drop_rate", "drop_path_rate")
 
 Model = TypeVar("Model", bound=Backbone)
 
@@ -212,6 +217,7 @@ def create(
         raise TypeError(
             f"{variant} has no argument {unknown[0]!r}; it has: {', '.join(sorted(known - {*TIMM_ARGUMENTS, 'attention'}))}"
         )
+    _check_arguments(arguments)
     if "img_size" in arguments:  # for timm's data pipeline
         overlay = dict(arguments.pop("pretrained_cfg_overlay", None) or {})
         size = (3, *to_2tuple(arguments["img_size"]))
@@ -229,6 +235,26 @@ def create(
     return model.to(dtype=dtype)
 
 
+def _check_arguments(arguments: Mapping[str, Any]) -> None:
+    """Raise for the first argument that no model can have: a negative size, no blocks, a rate above 1."""
+    if "img_size" in arguments:
+        height, width = check_size(arguments["img_size"], "img_size")
+        if found := excess(width, height, max_pixels(MAX_STREAMED_PIXELS)):
+            raise ValueError(f"img_size: {found}")
+    for names, fits, expected in (
+        (WHOLE, lambda value: is_whole(value) and value > 0, "positive whole numbers"),
+        (("num_classes",), is_whole, "a whole number"),
+        (RATIOS, lambda value: isinstance(value, int | float) and 0 < value < inf, "positive numbers"),
+        (RATES, lambda value: isinstance(value, int | float) and 0 <= value <= 1, "within 0..1"),
+    ):
+        for name in names:
+            value = arguments.get(name)
+            if value is None:  # timm leaves such arguments out
+                continue
+            if not all(map(fits, value if isinstance(value, Sequence) and not isinstance(value, str) else [value])):
+                raise ValueError(f"{name} must be {expected}, got {value!r}")
+
+
 def fitting_patch(img_size: int | tuple[int, int], *, most: int) -> int:
     """The patch size, a power of two, that leaves 14 tokens or more on the shorter side: 1 up to 27 pixels, 2 up to 55, ..."""
-    return min(most, 2 ** max(0, floor(log2(max(SMALLEST, min(to_2tuple(img_size))) / 14))))
+    return min(most, 2 ** max(0, floor(log2(max(SMALLEST, min(check_size(img_size, "img_size"))) / 14))))

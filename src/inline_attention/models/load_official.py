@@ -52,12 +52,19 @@ def load_official(
         A report of what matched, what was resized and what was left out. Any mismatch raises a ValueError and leaves the model
         as it was.
     """
+    if not isinstance(weights, Mapping | str | Path):
+        raise TypeError(f"weights must be a path or a dictionary of tensors, got {weights!r}")
     source = source if isinstance(weights, Mapping) else str(weights)
     state = select_weights(weights if isinstance(weights, Mapping) else read_checkpoint(weights), ema=ema, source=source)
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"model must be a torch.nn.Module, got {model!r}")
     backbone = _backbone_of(model)
     adapted, report = adapt(state, backbone, loose=True)
     _explain_pruned(adapted, backbone, report)
     _check_fit(adapted, backbone, report, source)
+    hollow = next((name for name, value in adapted.items() if value.is_meta), None)
+    if hollow is not None:
+        raise ValueError(f"{source}: {hollow} is on the meta device, without numbers: load the weights on another device")
     on_meta = any(parameter.is_meta for parameter in backbone.parameters())
     if on_meta and report.kept:
         raise ValueError(f"the model is on the meta device, and {source} has no {next(iter(report.kept))} for it")
@@ -73,8 +80,11 @@ def read_checkpoint(path: str | Path) -> dict[str, Any]:
     try:
         if path.suffix == ".safetensors":
             return dict(load_file(path))
+        _check_archive(path)
         with torch.serialization.safe_globals([Namespace]):  # the options of training scripts: it holds values and runs no code
             loaded = torch.load(path, map_location="cpu", weights_only=True)
+    except BombError:
+        raise
     except Exception as error:  # torch raises many kinds for a broken file
         if forbidden := _forbidden_names(path):
             raise ValueError(f"{path} wants to call {', '.join(forbidden)}: refused, nothing was run") from error
@@ -84,7 +94,41 @@ def read_checkpoint(path: str | Path) -> dict[str, Any]:
         raise ValueError(f"{path} cannot be read as a checkpoint, perhaps it is truncated: {reason}") from error
     if not isinstance(loaded, dict):
         raise ValueError(f"{path} holds a {type(loaded).__name__}, not a dictionary of weights")
+    _check_claims(loaded, path)
     return loaded
+
+
+class BombError(ValueError):
+    """A file that would take far more memory than its size."""
+
+
+def _check_archive(path: Path) -> None:
+    """Raise if the file would be unpacked to more than its size: torch stores weights uncompressed, once each."""
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        zipped = file.read(4) == b"PK\x03\x04"
+    if zipped:
+        with zipfile.ZipFile(path) as archive:
+            unpacked = sum(entry.file_size for entry in archive.infolist())
+        if unpacked > size:
+            raise BombError(
+                f"{path} has {size:,} bytes and would be unpacked to {unpacked:,}: refused; torch.save writes weights "
+                "uncompressed"
+            )
+    if any(name.endswith(".bytearray") for name in _forbidden_names(path)):
+        raise BombError(f"{path} wants to call bytearray, which allocates any size: refused, nothing was run")
+
+
+def _check_claims(loaded: Any, path: Path) -> None:
+    """Raise if a tensor has more numbers than the whole file could hold, such as one number repeated."""
+    size = path.stat().st_size
+    waiting = [("", loaded)]
+    while waiting:
+        name, value = waiting.pop()
+        if isinstance(value, Mapping):
+            waiting += [(str(key), part) for key, part in value.items()]
+        elif isinstance(value, Tensor) and value.numel() * value.element_size() > size:
+            raise BombError(f"{path}: {name} claims to be {tuple(value.shape)}, more than the file's {size:,} bytes: refused")
 
 
 def _forbidden_names(path: Path) -> list[str]:
@@ -96,7 +140,8 @@ def _forbidden_names(path: Path) -> list[str]:
                 pickles = [entry for entry in archive.infolist() if entry.filename.endswith(".pkl")]
                 data = b"".join(archive.read(entry) for entry in pickles if entry.file_size < MAX_PICKLE_BYTES)
         else:
-            data = path.read_bytes()
+            with path.open("rb") as file:
+                data = file.read(MAX_PICKLE_BYTES)
         stream = BytesIO(data)
         while stream.tell() < len(data):  # older files are several pickles, one after the other
             _collect_names(stream, names)
@@ -127,6 +172,10 @@ def select_weights(checkpoint: Mapping[str, Any], *, ema: bool, source: str) -> 
     found = dict(chosen[0] if chosen else checkpoint)
     if not found or not all(isinstance(name, str) and isinstance(value, Tensor) for name, value in found.items()):
         raise ValueError(f"{source} holds no weights; it has: {', '.join(map(str, checkpoint))}"[:300])
+    for name, value in found.items():
+        if value.layout is not torch.strided or value.is_quantized:
+            kind = "quantized" if value.is_quantized else str(value.layout).removeprefix("torch.")
+            raise ValueError(f"{source}: {name} is {kind}, and dense tensors are expected: call its to_dense() or dequantize()")
     check_weights(found, source)
     state = clean_state_dict(found)
     wrapped = all(name.startswith("model.") for name in state)  # by `features_only=True`

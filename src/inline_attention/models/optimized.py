@@ -71,6 +71,8 @@ def optimize(model: nn.Module, size: int | tuple[int, int] | None = None, *, bat
     """
     if batch < 1:
         raise ValueError(f"batch must be at least 1, got {batch}")
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"model must be a torch.nn.Module, got {model!r}")
     copy = deepcopy(model).eval().requires_grad_(False)
     like = next(copy.parameters())
     images = torch.randn(batch, *image_shape(copy, size), device=like.device, dtype=like.dtype)

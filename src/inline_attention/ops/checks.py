@@ -2,9 +2,11 @@
 
 from collections.abc import Collection, Sequence
 from math import prod
+from numbers import Integral
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 Grid = tuple[int, ...]
 """(L,), (H, W) or (D, H, W): always passed, never guessed from a token count."""
@@ -39,6 +41,40 @@ def find_device(name: str) -> torch.device:
     return device
 
 
+def check_size(size: Any, name: str) -> tuple[int, int]:
+    """(height, width) of a size, one number for a square; raise unless they are positive whole numbers."""
+    sides = size if isinstance(size, tuple | list | torch.Size) else (size, size)
+    if len(sides) != 2 or not all(is_whole(side) and side > 0 for side in sides):
+        raise ValueError(f"{name} must be one or two positive whole numbers, got {size!r}")
+    return int(sides[0]), int(sides[1])
+
+
+def is_whole(value: Any) -> bool:
+    """Whether a value is a whole number, Python's or numpy's, and not a boolean."""
+    return isinstance(value, Integral) and not isinstance(value, bool)
+
+
+def check_tensor(name: str, x: Any) -> None:
+    """Raise unless x is a dense tensor of real floating-point numbers."""
+    if not isinstance(x, Tensor):
+        raise TypeError(f"{name} must be a tensor, got {x!r:.100}")
+    if x.layout is not torch.strided:
+        raise ValueError(f"{name} must be a dense tensor, got one of layout {x.layout}: call its to_dense()")
+    if not x.is_floating_point():
+        raise ValueError(f"{name} must hold floating-point numbers, got {x.dtype}")
+
+
+def check_matches(name: str, x: Tensor, module: nn.Module) -> None:
+    """Raise if a module cannot take x by its first weights: another dtype, outside of autocast, or no numbers (meta)."""
+    like = None if torch.compiler.is_compiling() else next(module.parameters(), None)
+    if like is None:
+        return
+    if x.is_meta != like.is_meta:
+        raise ValueError(f"{name} is on {x.device}, and the weights are on {like.device}: move one of them")
+    if x.dtype != like.dtype and not torch.is_autocast_enabled(x.device.type):
+        raise ValueError(f"{name} is {x.dtype}, and the weights are {like.dtype}: convert one of them")
+
+
 def check_heads(dim: int, num_heads: int) -> None:
     """Raise unless `num_heads` heads share `dim` channels evenly."""
     if num_heads < 1 or dim < 1 or dim % num_heads:
@@ -48,6 +84,7 @@ def check_heads(dim: int, num_heads: int) -> None:
 def check_head_split(q: Tensor, k: Tensor, v: Tensor) -> None:
     """Raise unless q is (B, heads, M, d), k (B, heads, N, d) and v (B, heads, N, e), with M and N at least 1."""
     for name, tensor in (("q", q), ("k", k), ("v", v)):
+        check_tensor(name, tensor)
         if tensor.ndim != 4:
             raise ValueError(f"{name} must be (batch, heads, tokens, head_dim), got {tuple(tensor.shape)}")
         if tensor.shape[2] == 0:
@@ -56,10 +93,15 @@ def check_head_split(q: Tensor, k: Tensor, v: Tensor) -> None:
         raise ValueError(f"q {tuple(q.shape)} and k {tuple(k.shape)} must agree in batch, heads and head_dim")
     if k.shape[:3] != v.shape[:3]:
         raise ValueError(f"k {tuple(k.shape)} and v {tuple(v.shape)} must agree in batch, heads and tokens")
+    if len({tensor.dtype is torch.float64 for tensor in (q, k, v)}) > 1:  # the others are summed in fp32
+        raise ValueError(f"q, k and v must agree in dtype, got {q.dtype}, {k.dtype} and {v.dtype}")
+    if len({tensor.is_meta for tensor in (q, k, v)}) > 1:
+        raise ValueError(f"q, k and v must be on one device, got {q.device}, {k.device} and {v.device}")
 
 
 def check_tokens(name: str, x: Tensor, dim: int) -> None:
     """Raise unless x is (B, N, dim) with at least one token."""
+    check_tensor(name, x)
     if x.ndim != 3:
         raise ValueError(f"{name} must be (batch, tokens, channels), got {tuple(x.shape)}")
     if x.shape[1] == 0:

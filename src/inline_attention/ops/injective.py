@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch import distributed as dist
 
-from .checks import check_head_split, check_mask
+from .checks import check_head_split, check_mask, check_tensor
 from .collectives import reduce_together
 from .kernels import Kernel, identity, resolve_kernel
 from .sums import count_valid, to_fp32, without_autocast, zero_masked
@@ -112,6 +112,7 @@ class InjectiveState:
 
     def attend(self, q: Tensor, *, scale: float | None = None) -> Tensor:
         """The output for queries (B, heads, M, d): v_bar + s phi(q)^T Cov, (B, heads, M, e), in q's dtype."""
+        check_tensor("q", q)
         if q.ndim != 4 or q.shape[:2] != self.key_sum.shape[:2] or q.shape[3] != self.key_sum.shape[2]:
             raise ValueError(
                 f"q {tuple(q.shape)} does not fit a state of (batch, heads, head_dim) = {tuple(self.key_sum.shape)}; "

@@ -1,6 +1,6 @@
 """Training, evaluation and prediction from Python; `inline_attention.training` has these names."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from itertools import count, islice
 from pathlib import Path
@@ -152,12 +152,14 @@ def predict(
     images = [images] if isinstance(images, str | Path | Image.Image) else images
     network = loaded.model.to(place)
     data = loaded.task.recipe.data if isinstance(loaded, DenseModel) else loaded.data
-    opened = (_read(image, number, data.channels, skip_bad=skip_bad) for image, number in zip(images, count(1), strict=False))
+    transform = None if isinstance(loaded, DenseModel) else evaluation_transform(data)
+    numbered = zip(images, count(1), strict=False)
+    opened = (_read(image, number, data.channels, transform, skip_bad=skip_bad) for image, number in numbered)
     if isinstance(loaded, DenseModel):
         return [None if image is None else loaded.task.predict(network, image, place, name) for name, image in opened]
-    transform, found = evaluation_transform(data), list[Any]()
+    found = list[Any]()
     while taken := list(islice(opened, batch)):  # batch by batch, so that memory does not grow with their number
-        names, pixels = [name for name, image in taken if image], [transform(image) for _, image in taken if image]
+        names, pixels = [name for name, image in taken if image is not None], [image for _, image in taken if image is not None]
         classes = iter(top_classes(loaded, torch.stack(pixels).to(place), top, names) if pixels else ())
         found += [None if image is None else next(classes) for _, image in taken]
     return found
@@ -169,15 +171,22 @@ def _load(model: str | Path | Trained | DenseModel) -> Trained | DenseModel:
     return load_trained(str(model)) if task_named(str(model)) == "classify" else load_dense(str(model))
 
 
-def _read(image: str | Path | Image.Image, number: int, channels: int, *, skip_bad: bool) -> tuple[str, Image.Image | None]:
-    """Name of the image, and the decoded image; None for one that cannot be read, with `skip_bad`."""
+def _read(
+    image: str | Path | Image.Image,
+    number: int,
+    channels: int,
+    transform: Callable[[Image.Image], Any] | None,
+    *,
+    skip_bad: bool,
+) -> tuple[str, Any]:
+    """Name of the image, and the decoded image, transformed; None for one that cannot be read, with `skip_bad`."""
     name = f"image {number}" if isinstance(image, Image.Image) else str(image)
     if not isinstance(image, Image.Image) and not Path(image).is_file():
         raise ValueError(f"there is no image {image}")
     try:
-        if isinstance(image, Image.Image):
-            return name, decode(image.copy(), name, channels)  # which closes what it is given
-        return name, decode(Path(image).open("rb"), name, channels)
+        opened = image.copy() if isinstance(image, Image.Image) else Path(image).open("rb")  # `decode` closes it
+        decoded = decode(opened, name, channels)
+        return name, decoded if transform is None else transform(decoded)
     except BadImageError:
         if not skip_bad:
             raise

@@ -12,16 +12,15 @@ from PIL import Image
 from torch import nn
 from typing_extensions import override
 
-from ..data.config import DataConfig
 from ..data.splits import ALL, NoSplitError, Source, canonical, note_on_split, share_note
 from ..dense.pyramid import backbone_of, make_pyramid
-from ..lite.decode import first_line
 from ..models.load_official import read_checkpoint, select_weights
-from .config import ModelConfig, Recipe, TaskConfig
+from .config import ModelConfig, Recipe
 from .load_trained import metadata_of, spec_of
 from .model_factory import load_weights, model_spec, weights_path
-from .recipe import HEADS, build, upgrade
+from .recipe import HEADS
 from .task import Task, make_task
+from .weights_metadata import classes_of, data_of, make_for_file, task_of
 
 
 class DenseTask(Task):
@@ -135,7 +134,9 @@ def split_by_name(names: Sequence[str], share: float) -> tuple[list[int], list[i
     """Indices of (training, validation) by a hash of the file names: the same split on every machine and at every time."""
     if len(names) < 2:
         raise ValueError(f"there is one image, {''.join(names) or 'or none'}: none is left for validation (or data.val train)")
-    order = sorted(range(len(names)), key=lambda index: blake2b(Path(names[index]).name.encode()).digest())
+    order = sorted(
+        range(len(names)), key=lambda index: blake2b(Path(names[index]).name.encode(errors="surrogateescape")).digest()
+    )
     val = order[: min(max(1, round(share * len(names))), len(names) - 1)]
     return sorted(set(order) - set(val)), sorted(val)
 
@@ -163,24 +164,20 @@ def load_dense(what: str, inference: str | None = None, side: int | None = None)
     path = weights_path(what)
     metadata = metadata_of(path)
     name, arguments = spec_of(metadata, path)
-    given = {key: value for key, value in metadata["task"].items() if value is not None}
-    if metadata["task"]["name"] != "segment" and (inference is not None or side is not None):
-        raise ValueError(f"{path} is a model to {metadata['task']['name']}: inference and side are for those that segment")
     options = {name: value for name, value in (("inference", inference), ("side", side)) if value is not None}
-    recipe = Recipe(
-        task=build(TaskConfig, {**given, **options}, "task.", str(path)),
-        model=ModelConfig(name),
-        data=build(DataConfig, upgrade(metadata["data"], "data."), "data.", str(path)),
-    )
     if side is not None and side < 0:
         raise ValueError(f"side must be positive, or 0 for images as they are, got {side}")
+    settings = task_of(metadata, path, {})
+    if settings.name != "segment" and options:
+        raise ValueError(f"{path} is a model to {settings.name}: inference and side are for those that segment")
+    recipe = Recipe(task=task_of(metadata, path, options), model=ModelConfig(name), data=data_of(metadata, path))
     task = make_task(recipe)
     assert isinstance(task, DenseTask)
-    classes = tuple(map(str, metadata["classes"]))
-    model = task.make_model(name, arguments, len(classes))
+    classes = classes_of(metadata, path)
+    model = make_for_file(path, task.make_model, name, arguments, len(classes))
     state = select_weights(read_checkpoint(path), ema=False, source=str(path))
     try:
         model.load_state_dict(state)
     except RuntimeError as error:
-        raise ValueError(f"{path} does not fit {name} with {task.head}: {first_line(error)}") from error
+        raise ValueError(f"{path} does not fit {name} with {task.head}: {' '.join(str(error).split())[:200]}") from error
     return DenseModel(model.eval(), name, task, classes, f"{len(state)} tensors matched")

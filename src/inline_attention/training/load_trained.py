@@ -14,13 +14,13 @@ from timm.models import is_model, is_model_pretrained, list_models
 from torch import nn
 
 from ..data.config import DataConfig
-from ..data.datasets import check_classes
+from ..lite.decode import first_line
 from ..models.finite import check_outputs
 from ..models.load_official import read_checkpoint, select_weights
 from ..models.published_models import identify
 from .config import check_seed, nearest
 from .model_factory import load_weights, make_model, weights_path
-from .recipe import build, upgrade
+from .weights_metadata import check_metadata, classes_of, data_of, make_for_file
 
 
 @dataclass(frozen=True)
@@ -82,9 +82,9 @@ def make_named(name: str, *, pretrained: bool = False, seed: int = 0) -> Trained
         except ValueError:
             if arguments is attempts[-1]:
                 raise
-    data = _data({}, model)
+    data = _data({}, model, Path(name))
     loaded = "weights of timm's hub" if pretrained else f"untrained, seed {seed}"
-    classes = _classes({}, int(getattr(model, "num_classes", 0)))
+    classes = _classes({}, int(getattr(model, "num_classes", 0)), Path(name))
     data = replace(data, size=(224, 224)) if ours else data
     return Trained(model.eval(), name, classes, data, loaded, trained=pretrained, arguments=arguments)
 
@@ -106,13 +106,13 @@ def _from_file(path: Path, name: str | None, *, ema: bool) -> Trained:
         classes = [value.shape[0] for key, value in state.items() if key in ("head.weight", "head.fc.weight", "fc.weight")]
         fitting = [found for found in identify(state) if found[0] == name]
         arguments = fitting[0][1] if fitting else ({"num_classes": classes[0]} if classes else {})
-    model = make_model(name, arguments)
+    model = make_for_file(path, make_model, name, arguments)
     loaded = load_weights(model, path, state=state)
     count = int(getattr(model, "num_classes", 0))
     if not count:
         raise ValueError(f"{path} has no classifier: it cannot predict classes")
     return Trained(
-        model.eval(), name, _classes(metadata, count, str(path)), _data(metadata, model), loaded, arguments=arguments
+        model.eval(), name, _classes(metadata, count, path), _data(metadata, model, path), loaded, arguments=arguments
     )
 
 
@@ -151,25 +151,26 @@ def metadata_of(path: Path) -> Mapping[str, Any]:
 def _read_metadata(path: Path, *_version: int) -> Mapping[str, Any]:
     try:
         with safe_open(path, "pt") as file:
-            return dict(json.loads((file.metadata() or {}).get("inline", "{}")))
+            table = json.loads((file.metadata() or {}).get("inline", "{}"))
     except Exception as error:  # safetensors' own kinds, and the system's
-        raise ValueError(f"{path} cannot be read as safetensors, perhaps it is truncated: {error}") from error
+        raise ValueError(f"{path} cannot be read as safetensors, perhaps it is truncated: {first_line(error)}") from error
+    return check_metadata(table, path)
 
 
-def _classes(metadata: Mapping[str, Any], count: int, source: str = "") -> tuple[str, ...]:
+def _classes(metadata: Mapping[str, Any], count: int, path: Path) -> tuple[str, ...]:
     """Names from the file; ImageNet's for a thousand; numbers otherwise."""
     if "classes" in metadata:
-        return check_classes(tuple(map(str, metadata["classes"])), source, count)
+        return classes_of(metadata, path, count)
     if count == 1000:
         info = ImageNetInfo()
         return tuple(info.index_to_description(index) for index in range(count))
     return tuple(map(str, range(count)))
 
 
-def _data(metadata: Mapping[str, Any], model: nn.Module) -> DataConfig:
+def _data(metadata: Mapping[str, Any], model: nn.Module, path: Path) -> DataConfig:
     """How images become the model's input: as in the run, or by the model's timm configuration."""
     if "data" in metadata:
-        return build(DataConfig, upgrade(metadata["data"], "data."), "data.", "the weights")
+        return data_of(metadata, path)
     config = resolve_model_data_config(model)
     channels, *size = config["input_size"]
     return replace(

@@ -85,7 +85,9 @@ def make_model(name: str, arguments: Mapping[str, Any]) -> nn.Module:
         model: nn.Module = create_model(name, **given)
         for options in swaps:
             swap(model, **options)
-    except (TypeError, RuntimeError, AssertionError) as error:
+    except (ValueError, MemoryError):
+        raise
+    except Exception as error:  # timm's models check few of their arguments
         raise ValueError(f"{name} cannot be made: {first_line(error)}") from error
     if given.get("pretrained") or given.get("checkpoint_path"):  # weights that timm loaded
         check_weights(model.state_dict(), str(given.get("checkpoint_path") or name))

@@ -15,6 +15,9 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
+from ..data.config import data_faults
+from ..lite.decode import first_line
+from ..lite.limits import excess
 from .config import RENAMED_FIELDS, RESUMABLE_FIELDS, SEED_LIMIT, ModelConfig, Recipe, nearest
 
 if TYPE_CHECKING:
@@ -45,13 +48,23 @@ def load(name: str) -> Recipe:
     if path.suffix == ".toml":
         if not path.is_file():
             raise ValueError(f"there is no recipe {path}")
-        return parse(path.read_text(), str(path))
+        return parse(read_toml(path), str(path))
     known = shipped()
     if name in RENAMED_RECIPES:
         raise ValueError(f"the recipe {name} is now called {RENAMED_RECIPES[name]}")
     if name not in known:
         raise ValueError(f"unknown recipe {name!r}{nearest(name, known)}; there are: {', '.join(known)}")
     return parse(known[name], name)
+
+
+def read_toml(path: Path) -> str:
+    """The text of a TOML file, which is UTF-8."""
+    try:
+        return path.read_bytes().decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is not TOML: it is no UTF-8 text, {error.reason} at byte {error.start}") from error
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {error.strerror or first_line(error)}") from error
 
 
 def parse(text: str, source: str, *, written_by_run: bool = False) -> Recipe:
@@ -64,8 +77,8 @@ def parse(text: str, source: str, *, written_by_run: bool = False) -> Recipe:
     """
     try:
         table = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise ValueError(f"{source} is not TOML: {error}") from error
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise ValueError(f"{source} is not TOML: {first_line(error)}") from error
     if written_by_run:
         table = {name: upgrade(part, f"{name}.") for name, part in table.items()}
     return build(Recipe, table, "", source)
@@ -179,9 +192,12 @@ def swap_arguments(model: ModelConfig) -> dict[str, Any]:
 
 def _inline_table(text: str, name: str, like: str) -> dict[str, Any]:
     try:
-        table: dict[str, Any] = tomllib.loads(f"args = {{ {text} }}")["args"]
-    except tomllib.TOMLDecodeError as error:
-        raise ValueError(f"{name} must be like {like}, got {text!r}: {error}") from error
+        loaded = tomllib.loads(f"args = {{ {text} }}")
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise ValueError(f"{name} must be like {like}, got {text[:200]!r}: {first_line(error)}") from error
+    if set(loaded) != {"args"}:
+        raise ValueError(f"{name} must be like {like}, got {text[:200]!r}")
+    table: dict[str, Any] = loaded["args"]
     return table
 
 
@@ -227,8 +243,7 @@ def check(recipe: Recipe) -> None:
             )
     if recipe.data.val_share >= 1 or recipe.ema.decay >= 1:
         faults.append(f"data.val_share and ema.decay must be below 1, got {recipe.data.val_share} and {recipe.ema.decay}")
-    if min(recipe.data.size) < 1:
-        faults.append(f"data.size must be two positive numbers, got {recipe.data.size}")
+    faults += data_faults(recipe.data)
     if recipe.data.workers is not None and recipe.data.workers < 0:
         faults.append(f"data.workers must not be negative, got {recipe.data.workers}")
     if recipe.schedule.warmup > recipe.schedule.epochs:
@@ -303,6 +318,9 @@ def _check_task(recipe: Recipe) -> list[str]:
     for name in UNUSED_BY_TASK[task.name]:
         if values[name] != usual[name]:
             faults.append(f"{name} has no meaning for --task {task.name}, got {values[name]!r}: leave it out")
+    for name, side in (("longest", task.longest), ("side", task.side or 0)):
+        if too_large := excess(side, side):
+            faults.append(f"task.{name}: {too_large}")
     if task.side is not None and task.side < 0:
         faults.append(f"task.side must be positive, or 0 for images as they are, got {task.side}")
     if task.name == "detect" and (not task.sides or min(task.sides) < SMALLEST or max(task.sides) > task.longest):

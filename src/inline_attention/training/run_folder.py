@@ -19,7 +19,7 @@ from ..lite.versions import versions
 from .checkpoint import save_checkpoint, to_bytes, write_atomically
 from .config import RUNS, Recipe
 from .distributed import gather, gather_optimizer
-from .recipe import parse, to_toml
+from .recipe import parse, read_toml, to_toml
 from .task import Task
 
 RENAMED_KEYS = {"pictures": "images", "pictures_per_second": "images_per_second"}
@@ -69,7 +69,7 @@ class RunFolder:
         path = self.path / "recipe.toml"
         if not self.has_recipe:
             raise ValueError(f"{self.path} is not the folder of a run: it has no recipe.toml")
-        recipe = parse(path.read_text(), str(path), written_by_run=True)
+        recipe = parse(read_toml(path), str(path), written_by_run=True)
         if recipe.task.name == "classify" and not (self.path / DATA).is_file():
             recipe = replace(recipe, data=before_splits(recipe.data))
         return recipe
