@@ -184,7 +184,7 @@ def _read(
     if not isinstance(image, Image.Image) and not Path(image).is_file():
         raise ValueError(f"there is no image {image}")
     try:
-        opened = image.copy() if isinstance(image, Image.Image) else Path(image).open("rb")  # `decode` closes it
+        opened = image.copy() if isinstance(image, Image.Image) else Path(image).open("rb")  # noqa: SIM115  `decode` closes it
         decoded = decode(opened, name, channels)
         return name, decoded if transform is None else transform(decoded)
     except BadImageError:
