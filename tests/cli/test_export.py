@@ -64,7 +64,7 @@ def test_a_run_is_exported_in_8_bits_and_its_file_predicts_the_same(trained, tra
         "writing onnx",
         "comparing with the model",
     ]
-    assert err.splitlines()[-1].endswith(": 40 images of data")
+    assert err.splitlines()[-1].endswith(": 12 images of data")
     images = [str(trained / "data" / colour) for colour in ("blue", "green", "red")]
     code, by_file, err = run(capsys, "predict", *images, "--onnx", "inline_deit_nano-int8.onnx", "--json")
     assert (code, err) == (0, "")

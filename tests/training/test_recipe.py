@@ -219,11 +219,11 @@ def test_names_of_recipes():
         ("data.workers", 10**6, "data.workers must be 1,024 at most, got 1000000"),
         ("optim.batch", 10**12, "optim.batch must be 10,000,000 at most, got 1000000000000"),
         ("schedule.steps", 10**10, "schedule.steps must be 1,000,000,000 at most, got 10000000000"),
-        ("data.size", (32, 10**12), "data.size must be 1,000,000,000 at most, got 1000000000000"),
+        ("data.size", (32, 10**12), "data.size: 1,000,000,000,000 x 32 pixels .* are more than 16,777,216: INLINE_MAX"),
         ("data.source", "", "data.source must not be empty, got ''"),
         ("model.weights", " ", "model.weights must not be empty, got ' '"),
         ("optim.freeze", ("",), "optim.freeze must not be empty"),
-        ("data.mean", (0.5, float("nan"), 0.5), r"data.mean must be finite, got \(0.5, nan, 0.5\)"),
+        ("data.mean", (0.5, float("nan"), 0.5), r"data.mean must be three finite numbers, got \(0.5, nan, 0.5\)"),
     ],
 )
 def test_values_out_of_range(field, value, message):

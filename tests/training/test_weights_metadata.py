@@ -17,7 +17,7 @@ WRONG = {
     "classes": [
         (3, "classes of its metadata must be a list of names, got 3"),
         ([1, 2, 3], "classes of its metadata must be a list of names"),
-        (["a"], "names 1 classes, and its model has 3"),
+        (["a"], "names 1 classes, and the model has 3"),
         (["a", "b\x1b[31m", "c"], r"the class name 'b\\x1b\[31m' has control characters"),
     ],
     "task": [
@@ -69,7 +69,7 @@ def test_metadata_is_a_table_and_may_lack_fields(tmp_path, state):
         load_trained(str(path))
     path.write_bytes(to_bytes(state, GOOD))
     assert load_trained(str(path)).classes == ("a", "b", "c")
-    for missing, message in (("data", "its metadata has no data"), ("classes", "names 0 classes"), ("model", "with which arg")):
+    for missing, message in (("data", "its metadata has no data"), ("classes", "names no classes"), ("model", "with which")):
         rest = {key: value for key, value in GOOD.items() if key != missing}
         path.write_bytes(to_bytes(state, {**rest, "task": {"name": "segment"}}))
         with pytest.raises(ValueError, match=rf"w\.safetensors .*{message}"):
