@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: help demo test slow coverage check format site results bench clean
+.PHONY: help demo test slow fuzz coverage check format site results bench clean
 
 help:  ## print this list
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -23,6 +23,9 @@ test: $(VENV)/.ready  ## run the tests in two processes, and list the skipped on
 
 slow: $(VENV)/.ready  ## run the slow tests: the largest models, all combinations of compiling and exporting, runs that are killed
 	$(BIN)/python -m pytest --numprocesses 2 --quiet -rs -m slow
+
+fuzz: $(VENV)/.ready  ## malformed inputs for all commands, for ten minutes (FUZZ_SECONDS=60, FUZZ_SEED=7); what fails is kept in build/fuzz
+	$(BIN)/python -m tests.fuzz
 
 coverage: $(VENV)/.ready  ## run the tests and report which lines they do not run
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --quiet --cov --cov-report term:skip-covered --cov-report html

@@ -159,6 +159,10 @@ def test_the_card_of_a_finished_run_of_the_first_version(trained, tmp_path, caps
     code, _, err = run(capsys, "export", str(tmp_path / "run"), "--format", "hub", "--out", str(tmp_path / "hub"))
     assert code == 0, err
     assert f"{images} validation images" in (tmp_path / "hub" / "README.md").read_text()
+    for damaged in ('{"top1": []}', "[]", "{"):
+        (tmp_path / "run" / "result.json").write_text(damaged)
+        code, _, err = run(capsys, "export", str(tmp_path / "run"), "--format", "hub", "--out", str(tmp_path / "other"))
+        assert (code, err.count("\n"), "result.json" in err) == (2, 1, True), err
 
 
 def test_an_untrained_model_is_called_so(tmp_path, capsys):

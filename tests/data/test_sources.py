@@ -67,6 +67,22 @@ def test_tar(tmp_path):
     assert (image.size, label) == ((28, 20), source.val.labels()[0])
 
 
+@pytest.mark.parametrize("size", [b"77777777777\0", b"\x80" + b"\x7f" * 11, b"\xff" * 12])
+def test_a_wrong_size_in_a_tar_ends_at_once(size, tmp_path):
+    """Reading on to 8 GB or more behind the end of the file would take minutes or years."""
+    path = tmp_path / "images.tar"
+    with tarfile.open(path, "w", format=tarfile.USTAR_FORMAT) as archive:
+        archive.add(write_images(tmp_path / "data", 2), arcname=".")
+    data = bytearray(path.read_bytes())
+    start = data.rindex(b"ustar") - 257
+    data[start + 124 : start + 136] = size
+    data[start + 148 : start + 156] = b" " * 8
+    data[start + 148 : start + 156] = b"%06o\0 " % sum(data[start : start + 512])
+    path.write_bytes(data)
+    with pytest.raises(ValueError, match=r"images\.tar (cannot be read|holds no images|is neither)"):
+        open_source(DataConfig(source=str(path)))
+
+
 def test_tars_of_splits(tmp_path):
     for split, count in (("train", 4), ("val", 2)):
         write_images(tmp_path / "files" / split, count)
@@ -170,6 +186,26 @@ def test_fashion_mnist_as_it_is_packed(tmp_path):
         open_source(DataConfig(source="fashion-mnist", root=str(tmp_path / "nowhere")))
 
 
+@pytest.mark.parametrize(
+    ("part", "content", "message"),
+    [
+        ("images-idx3", b"", r"t10k-images-idx3-ubyte\.gz cannot be read, perhaps it is damaged"),
+        ("images-idx3", gzip.compress(bytes(800))[:-9], r"t10k-images-idx3-ubyte\.gz cannot be read, perhaps it is damaged"),
+        ("images-idx3", gzip.compress(bytes(801)), "801 bytes are no header and rows of 784"),
+        ("labels-idx1", b"text", r"t10k-labels-idx1-ubyte\.gz cannot be read, perhaps it is damaged: Not a gzipped file"),
+        ("labels-idx1", gzip.compress(bytes(10)), "the t10k images and labels do not fit together"),
+        ("labels-idx1", gzip.compress(bytes(8) + b"\x0a"), "the t10k images and labels do not fit together"),
+    ],
+)
+def test_damaged_files_of_fashion_mnist_are_named(part, content, message, tmp_path):
+    for name in ("train", "t10k"):
+        (tmp_path / f"{name}-images-idx3-ubyte.gz").write_bytes(gzip.compress(bytes(16 + 784)))
+        (tmp_path / f"{name}-labels-idx1-ubyte.gz").write_bytes(gzip.compress(bytes(8 + 1)))
+    (tmp_path / f"t10k-{part}-ubyte.gz").write_bytes(content)
+    with pytest.raises(ValueError, match=message):
+        open_source(DataConfig(source="fashion-mnist", root=str(tmp_path)))
+
+
 def test_what_is_wrong_with_a_folder_raises(tmp_path):
     def told(path):
         with pytest.raises(ValueError, match=r".") as caught:
@@ -190,7 +226,7 @@ def test_what_is_wrong_with_a_folder_raises(tmp_path):
     write_images(tmp_path / "half" / "val", 2)
     assert told(tmp_path / "half") == f"{tmp_path / 'half'} has val/ but no train/"
     write_images(tmp_path / "few", 1)
-    assert told(tmp_path / "few") == "class blue has one image: none is left for validation"
+    assert told(tmp_path / "few") == f"{tmp_path / 'few'}: class blue has one image: none is left for validation"
     with pytest.raises(ValueError, match="there is no folder /nowhere"):
         open_split(DataConfig(source="/nowhere"), None, ("a", "b"))
 

@@ -124,6 +124,38 @@ def test_the_file_of_version_0_1_is_read():
     assert numbers.values[Side(INLINE_LOCAL, "speed_8x")]
 
 
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        (("data",), None),
+        (("data", "train"), "many"),
+        (("seeds",), [3]),
+        (("scale",), {}),
+        (("records", 0, "seconds"), "long"),
+        (("records", 0, "code"), []),
+        (("records", 0, "candidate", "family"), "none"),
+        (("records", 0, "candidate", "mixer"), 3),
+    ],
+)
+def test_values_of_other_types_are_refused(place, value, tmp_path):
+    table = json.loads(results(record(SOFTMAX, 0, 50.0, "failed")).to_json())
+    *outer, last = place
+    part = table
+    for key in outer:
+        part = part[key]
+    part[last] = value
+    path = tmp_path / "results.json"
+    path.write_text(json.dumps(table))
+    with pytest.raises(ValueError, match=r"results\.json is no results\.json of `inline reproduce`, or of another version"):
+        read_results(path)
+
+
+def test_a_file_nested_too_deep_is_refused(tmp_path):
+    (tmp_path / "results.json").write_text("[" * 100_000)
+    with pytest.raises(ValueError, match=r"is no results\.json"):
+        read_results(tmp_path / "results.json")
+
+
 def test_the_record_files_of_version_0_1_are_read(tmp_path):
     """Those of an --out folder: one file per trial."""
     stored = json.loads(STORED.read_text())

@@ -185,6 +185,9 @@ def test_wrong_files_are_refused(tmp_path, pixels):
         (tmp_path / name).write_bytes(content)
         with pytest.raises(ValueError, match=f"cannot read the image .*{name}"):
             stream(model, tmp_path / name)
+    np.save(tmp_path / "times.npy", np.zeros((20, 20, 3), "M8[s]"))
+    with pytest.raises(ValueError, match=r"cannot read the image .*times\.npy: an array must be of uint8, .*, got datetime64"):
+        stream(model, tmp_path / "times.npy")
     np.save(tmp_path / "objects.npy", np.array([{}]), allow_pickle=True)
     with pytest.raises(ValueError, match=r"objects.npy"):  # nothing in a file is ever executed
         stream(model, tmp_path / "objects.npy")

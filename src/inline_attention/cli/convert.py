@@ -6,6 +6,8 @@ from typing import Annotated
 
 import tyro
 
+from ..lite.text import printable
+
 
 @dataclass(frozen=True)
 class Convert:
@@ -47,7 +49,7 @@ class Convert:
         model = model.to_empty(device="cpu")
         report = load_official(model, state)
         write_atomically(self.out, to_bytes(model.state_dict(), {"model": name, "arguments": arguments}))
-        print(f"{self.file} is {name}{_call(arguments)}")
+        print(f"{printable(self.file)} is {name}{_call(arguments)}")
         print(report)
         print(f"Written: {self.out}")
         print(f"Load it: timm.create_model({', '.join([repr(name), *_given(arguments)])}, checkpoint_path={str(self.out)!r})")

@@ -6,6 +6,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..lite.decode import first_line
 from .arguments import prepare_folder
 from .export import facts_of, print_rows
 
@@ -36,8 +37,12 @@ def export_hub(options: "Export", trained: "Trained") -> None:
         repo=options.push,
         **run_records(Path(options.model)),
     )
+    try:
+        card = model_card(facts)
+    except (TypeError, ValueError, LookupError, AttributeError) as error:  # what it reads of a run may be damaged
+        raise ValueError(f"result.json or environment.json of {options.model} cannot be used: {first_line(error)}") from error
     prepare_folder(folder.parent)
-    save_for_hub(trained.model, folder, name=name, arguments=arguments, classes=classes, data=data, card=model_card(facts))
+    save_for_hub(trained.model, folder, name=name, arguments=arguments, classes=classes, data=data, card=card)
     address = None
     if options.push is not None:
         try:

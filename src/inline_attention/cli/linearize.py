@@ -9,13 +9,15 @@ from dataclasses import dataclass, replace
 from functools import partial
 from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import tyro
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
+from ..lite.decode import first_line
+from ..lite.json_file import read_object
 from .arguments import prepare_folder
 from .train_report import TrainingReport, number
 
@@ -184,15 +186,17 @@ class Linearize:
 
     def _read_options(self, out: Path) -> "Linearize":
         """The options of the first call. Those of this call must not differ."""
+        from ..training.recipe import typed_value
+
         path = options_file(out)
+        kinds = {**get_type_hints(Linearize), "weights": str | None}
         try:
-            kept: dict[str, Any] = json.loads(path.read_text())
-            for name in ("steps", "rates", "size"):
-                kept[name] = None if kept[name] is None else tuple(kept[name])
+            kept = {name: typed_value(kinds[name], value, name) for name, value in read_object(path).items()}
             kept["weights"] = None if kept["weights"] is None else Path(kept["weights"])
             before = replace(self, **kept)
+            before._check()
         except (ValueError, KeyError, TypeError) as error:
-            raise ValueError(f"{path} cannot be read: {error}") from error
+            raise ValueError(f"{path} cannot be read: {first_line(error)}") from error
         usual = Linearize()
         free = ("out", "resume", "json", "device", "workers", "data", "root", "skip_bad")
         changed = [
@@ -240,8 +244,8 @@ def training_times(record: dict[str, Any], teacher: Path | None) -> dict[str, An
     path = None if teacher is None else teacher / "result.json"
     if path is None or not path.is_file():
         return {"seconds": seconds}
-    before = json.loads(path.read_text()).get("seconds")
-    if before is None:
+    before = read_object(path).get("seconds")
+    if not isinstance(before, int | float) or before <= 0:
         return {"seconds": seconds}
     return {"seconds": seconds, "teacher_seconds": before, "share_of_teacher_seconds": seconds / before}
 

@@ -24,7 +24,7 @@ def from_reader(prefix: str, data: DataConfig, *, share: bool) -> Source:
         if prefix == "wds":
             return _from_webdataset(create, data)
         return _from_hub(create, data, share=share) if prefix == "hfds" else _from_torchvision(create, data, share=share)
-    except (AssertionError, RuntimeError, ImportError, KeyError, TypeError) as error:
+    except (AssertionError, RuntimeError, ImportError, LookupError, AttributeError, TypeError) as error:
         raise ValueError(f"{data.source} cannot be opened: {first_line(error)}") from error
 
 

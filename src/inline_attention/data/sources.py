@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from timm.data import ImageNetInfo, create_reader, is_img_extension
 
 from ..compat import add_image_suffixes
@@ -26,6 +27,8 @@ from .splits import Source as Source  # for importers
 NAMED = ("digits", "fashion-mnist")
 READERS = ("torch", "hfds", "wds")
 FASHION = Path("/usr/share/datasets/fashion-mnist")
+LARGEST_IDX = 2**28
+"""Bytes of an unpacked file of Fashion-MNIST, which has 47 million."""
 FASHION_CLASSES = ("t-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "boot")
 
 
@@ -107,12 +110,29 @@ def _fashion(folder: Path, data: DataConfig) -> Source:
         )
 
     def split(name: str) -> ImageDataset:
-        pixels = np.frombuffer(gzip.decompress((folder / f"{name}-images-idx3-ubyte.gz").read_bytes()), np.uint8, offset=16)
-        labels = np.frombuffer(gzip.decompress((folder / f"{name}-labels-idx1-ubyte.gz").read_bytes()), np.uint8, offset=8)
-        return ArrayDataset(pixels.reshape(-1, 28, 28), labels.tolist(), f"fashion-mnist {name}")
+        pixels = _read_idx(folder / f"{name}-images-idx3-ubyte.gz", 16, 28 * 28)
+        labels = _read_idx(folder / f"{name}-labels-idx1-ubyte.gz", 8, 1)
+        if len(pixels) != len(labels) or labels.max() >= len(FASHION_CLASSES):
+            raise ValueError(f"{folder}: the {name} images and labels do not fit together, perhaps a file is damaged")
+        return ArrayDataset(pixels.reshape(-1, 28, 28), labels.ravel().tolist(), f"fashion-mnist {name}")
 
     there = {"train": "train", "val": "t10k", "test": "t10k"}
     return with_val(split("train"), split, there, FASHION_CLASSES, data)
+
+
+def _read_idx(path: Path, header: int, length: int) -> NDArray[np.uint8]:
+    """(count, length): the bytes after the header of a compressed IDX file."""
+    try:
+        with gzip.open(path) as file:
+            data = file.read(LARGEST_IDX + 1)
+        if len(data) > LARGEST_IDX:
+            raise ValueError(f"it holds more than {LARGEST_IDX:,} bytes")
+        found = np.frombuffer(data, np.uint8, offset=header)
+        if not len(found) or len(found) % length:
+            raise ValueError(f"{len(data):,} bytes are no header and rows of {length}")
+    except (OSError, ValueError, EOFError, zlib.error) as error:
+        raise ValueError(f"{path} cannot be read, perhaps it is damaged: {first_line(error)}") from error
+    return found.reshape(-1, length)
 
 
 def _from_files(root: Path, data: DataConfig, *, share: bool) -> Source:
@@ -153,7 +173,7 @@ def _images(root: Path, known: tuple[str, ...] | None) -> tuple[ReaderDataset, t
     elif not tarfile.is_tarfile(root):
         raise ValueError(f"{root} is neither a folder nor a tar of class folders, or is truncated")
     try:
-        reader = create_reader("", root=str(root))
+        reader = _open_reader(root)
         index = _class_index(reader)
         if unknown := [name for name in index if known is not None and name not in known]:
             raise ValueError(f"{root} has an unknown class {unknown[0]!r}; the classes are: {', '.join(known or ())}"[:300])
@@ -167,6 +187,18 @@ def _images(root: Path, known: tuple[str, ...] | None) -> tuple[ReaderDataset, t
     if len(names) < 2:
         raise ValueError(f"{root} has one class, {''.join(names) or 'without a name'}: at least two classes are needed")
     return ReaderDataset(reader, _reader_labels(reader)), names
+
+
+def _open_reader(root: Path) -> Any:
+    """timm's reader of a folder or tar. A damaged tar would let it raise anything, or read on far behind the end."""
+    try:
+        if root.is_file():
+            with tarfile.open(root) as archive:
+                if any(entry.size < 0 for entry in archive):
+                    raise ValueError("an entry has a negative size")
+        return create_reader("", root=str(root))
+    except (tarfile.TarError, EOFError, ValueError, zlib.error) as error:
+        raise ValueError(f"{root} cannot be read, perhaps it is damaged: {first_line(error)}") from error
 
 
 def _check_folders(root: Path) -> None:

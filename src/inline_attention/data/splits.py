@@ -175,7 +175,7 @@ def split_off(whole: ImageDataset, classes: tuple[str, ...], data: DataConfig, w
     for found in by_class.values():
         count = max(1, round(data.val_share * len(found)))
         if len(found) < 2:
-            raise ValueError(f"class {classes[labels[found[0][1]]]} has one image: none is left for validation")
+            raise ValueError(f"{data.source}: class {classes[labels[found[0][1]]]} has one image: none is left for validation")
         val |= {index for _, index in sorted(found)[: min(count, len(found) - 1)]}
     train = [index for index in range(len(whole)) if index not in val]
     return Source(Subset(whole, train), Subset(whole, sorted(val)), classes, split_note=share_note(data, what))

@@ -4,8 +4,10 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from types import UnionType
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
+from ..lite.json_file import read_object
 from .candidate import Candidate
 from .claims import CLAIMS, OLD_CLAIMS, RATES, SOFTMAX, Check, Claim, Side
 from .statistics import Estimate, Verdict, combine, estimate, verdict
@@ -55,18 +57,53 @@ OLD_DESCRIPTION = ("pictures a cell", "images a trial")
 def read_results(path: Path) -> Results:
     """Read a results.json, also of an earlier version; ValueError if it is not one."""
     try:
-        found = {OLD_FIELDS.get(name, name): value for name, value in json.loads(path.read_text()).items()}
+        found = {OLD_FIELDS.get(name, name): value for name, value in read_object(path).items()}
         environments = found.pop("environments")
         records = [parse_record({**row, "environment": environments[row["environment"]]}) for row in found.pop("records")]
         found["claims"] = [OLD_CLAIMS.get(name, name) for name in found["claims"]]
         found["description"] = found["description"].replace(*OLD_DESCRIPTION)
         results = Results(**found, records=records)
-        _ = results.chosen, Numbers.of(results)
+        candidates = [Candidate(**record.candidate) for record in records if record.candidate is not None]
+        for part in (results, DataFacts(**results.data), *records, *candidates):
+            _check_types(part)
+        _ = results.chosen, Numbers.of(results), [candidate.label for candidate in candidates]
     except OSError as error:
         raise ValueError(f"cannot read {path}: {error.strerror}") from error
-    except (ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
+    except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError) as error:
         raise ValueError(f"{path} is no results.json of `inline reproduce`, or of another version") from error
     return results
+
+
+@dataclass(frozen=True)
+class DataFacts:
+    """What `Results.data` holds."""
+
+    name: str
+    train: int
+    val: int
+    classes: int
+    height: int
+    width: int
+
+
+def _check_types(part: Any) -> None:
+    """Raise TypeError if a field of a dataclass is not of its declared type."""
+    for name, kind in get_type_hints(type(part)).items():
+        if not _fits(getattr(part, name), kind):
+            raise TypeError(f"{name} must be {kind}")
+
+
+def _fits(value: Any, kind: Any) -> bool:
+    origin, inner = get_origin(kind), get_args(kind)
+    if origin is Literal:
+        return value in inner
+    if origin is UnionType:
+        return any(_fits(value, one) for one in inner)
+    if origin is list:
+        return isinstance(value, list) and all(_fits(item, inner[0]) for item in value)
+    if kind is float:
+        return type(value) in (int, float)
+    return isinstance(value, origin or kind) and (kind is bool or not isinstance(value, bool))
 
 
 @dataclass(frozen=True)

@@ -41,7 +41,11 @@ def open_image(image: Any, *, channels: int = 3, mean: Sequence[float] = (0.0,),
         return _from_tensor(image, channels)
     normalise = _normaliser(channels, mean, std)
     if isinstance(image, str | Path):
-        image = _open(Path(image))
+        opened = _open(Path(image))
+        try:
+            return open_image(opened, channels=channels, mean=mean, std=std)
+        except ValueError as error:
+            raise ValueError(f"cannot read the image {image}: {error}") from error
     if isinstance(image, Image.Image):
         return _from_pillow(image, channels, normalise)
     if not hasattr(image, "shape"):

@@ -14,6 +14,8 @@ from accelerate import Accelerator
 from torch import nn
 
 from ..data.sources import Source, before_splits
+from ..lite.decode import first_line
+from ..lite.json_file import read_object
 from ..lite.transform import TRANSFORM_FIELDS
 from ..lite.versions import versions
 from .checkpoint import save_checkpoint, to_bytes, write_atomically
@@ -86,22 +88,24 @@ class RunFolder:
     def rows(self) -> list[dict[str, Any]]:
         """All lines of metrics, without one that was cut off in writing."""
         path = self.path / "metrics.jsonl"
-        lines = path.read_text().splitlines() if path.is_file() else []
+        lines = path.read_bytes().splitlines() if path.is_file() else []
         rows = []
-        for line in lines:
+        for number, line in enumerate(lines, 1):
             try:
-                rows.append(upgrade_names(json.loads(line)))
-            except ValueError:
-                break
+                row = upgrade_names(json.loads(line))
+                if type(row["step"]) is not int or not isinstance(row["kind"], str):
+                    raise ValueError("step and kind must be a whole number and a word")
+            except (ValueError, KeyError, AttributeError, RecursionError) as error:
+                if number == len(lines):
+                    break
+                raise ValueError(f"{path}, line {number}, is no row of metrics: {first_line(error)}") from error
+            rows.append(row)
         return rows
 
     def record(self, name: str) -> dict[str, Any]:
         """A JSON file of the run, such as 'result', with the keys of this version; empty if it is not there."""
         path = self.path / f"{name}.json"
-        try:
-            return upgrade_names(json.loads(path.read_text())) if path.is_file() else {}
-        except ValueError as error:
-            raise ValueError(f"{path} cannot be read as JSON, perhaps it is truncated: {error}") from error
+        return upgrade_names(read_object(path)) if path.is_file() else {}
 
     def rewind(self, step: int) -> None:
         """Remove the metrics of steps that will be done again."""
