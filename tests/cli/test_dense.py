@@ -15,11 +15,12 @@ from PIL import Image
 
 from inline_attention.cli import list as listing
 from inline_attention.cli.main import main
+from inline_attention.training.dense_recipe import LARGEST_CROP
 from inline_attention.training.detect import Detect
 from inline_attention.training.segment import Segment
 
 from ..training.small import environment, write_images, write_recipe
-from ..training.small_dense import detect_recipe, segment_recipe, write_coco, write_maps
+from ..training.small_dense import detect_recipe, segment_recipe, without_masks, write_coco, write_maps
 
 
 @pytest.fixture(scope="module")
@@ -131,6 +132,49 @@ def test_predict_draws_and_prints(runs, capsys, tmp_path):
     assert "--threshold is for models that detect" in told
     text = ran(capsys, *words, "--threshold", 1)
     assert "no object with a score of 1 or more" in text
+
+
+def test_boxes_alone_from_training_to_prediction(capsys, tmp_path):
+    data = without_masks(write_coco(tmp_path / "coco", 4, 2))
+    short = {"epochs": 1, "shape": "cosine", "drops": ()}
+    recipe = detect_recipe(data, task={"head": "auto"}, data={"val": "validation"}, schedule=short)
+    path, out = write_recipe(tmp_path / "boxes.toml", recipe), tmp_path / "run"
+    main(["train", "--recipe", str(path), "--out", str(out), "--device", "cpu"])
+    told = capsys.readouterr()
+    assert "faster_rcnn for boxes without masks, 2 classes: ball, box" in told.err
+    assert "box AP" in told.out
+    assert "mask" not in told.out
+    text = ran(capsys, "eval", out, "--device", "cpu")
+    assert re.search(r"\n *boxes ", text)
+    assert "masks" not in text
+    assert not [key for key in json.loads((out / "eval" / "eval.json").read_text()) if "mask" in key]
+    words = ("predict", data / "val2017/1.png", "--model", out, "--out", tmp_path / "drawn", "--threshold", 0, "--json")
+    found = json.loads(ran(capsys, *words))["objects"]
+    assert all(set(entry) == {"name", "score", "box"} for entry in found)
+    assert (tmp_path / "drawn" / "1.png").is_file()
+
+
+def test_camvid_as_it_is_unpacked(capsys, tmp_path):
+    """Folders in pairs, a label to ignore, larger images than the recipe's crop, and fewer of them than its batch."""
+    generator = np.random.default_rng(0)
+    for split, count in (("train", 8), ("val", 2), ("test", 2)):
+        for folder in (split, f"{split}annot"):
+            (tmp_path / "camvid" / folder).mkdir(parents=True)
+        for number in range(count):
+            pixels = generator.integers(0, 255, (360, 480, 3), np.uint8)
+            Image.fromarray(pixels).save(tmp_path / "camvid" / split / f"{number}.jpg")
+            labels = np.kron(generator.integers(0, 12, (6, 8)), np.ones((60, 60))).astype(np.uint8)
+            Image.fromarray(labels).save(tmp_path / "camvid" / f"{split}annot" / f"{number}.png")
+    told = failed(capsys, "train", "--data", tmp_path / "camvid")
+    assert told.endswith("has train/ and trainannot/, not class folders: --task segment")
+    words = ("train", "--task", "segment", "--data", tmp_path / "camvid", "--data.ignore", 11, "--dry-run", "--json")
+    found = json.loads(ran(capsys, *words))
+    assert (found["estimate"]["classes"], found["estimate"]["images"]) == (11, 8)
+    assert (found["recipe"]["data.ignore"], found["recipe"]["optim.batch"]) == ([11], 2)
+    assert found["recipe"]["data.size"] == [LARGEST_CROP] * 2
+    named = ("--data.images", "{split}", "--data.masks", "{split}annot", "--data.size", 64, 64)
+    found = json.loads(ran(capsys, *words, *named))
+    assert (found["estimate"]["classes"], found["recipe"]["data.size"], found["recipe"]["optim.batch"]) == (11, [64, 64], 2)
 
 
 def test_large_and_odd_images(runs, capsys, tmp_path):
@@ -269,9 +313,12 @@ def test_bad_masks_are_named(runs, capsys, tmp_path):
     Image.fromarray(np.zeros((7, 9), np.uint8)).save(mask)
     assert f"{mask} is 9 x 7 (width x height), and its image" in failed(capsys, *words)
     Image.fromarray(np.full((40, 56), 7, np.uint8)).save(mask)
-    assert f"{mask} holds class 7 at row 0, column 0, and there are 0 to 2" in failed(capsys, *words)
+    told = failed(capsys, *words)
+    assert f"{mask} holds label 7 at row 0, column 0, and the classes are 0 to 2: --data.ignore 7 leaves out" in told
+    assert "read" not in told
+    ran(capsys, *words, "--data.ignore", 7)
     Image.fromarray(np.zeros((40, 56, 3), np.uint8)).save(mask)
-    assert f"{mask} is RGB: a mask holds one class number for each pixel" in failed(capsys, *words)
+    assert f"{mask} is RGB: a mask holds one number for each pixel" in failed(capsys, *words)
     mask.unlink()
     assert "1.png has no mask of its name in" in failed(capsys, *words)
 
@@ -325,7 +372,8 @@ while words:
 def test_list_counts_detectors_and_segmenters(capsys, monkeypatch):
     found = json.loads(ran(capsys, "list", "inline_pvt_tiny", "--dense", "--json"))["models"]
     by_head = {entry["head"]: entry for entry in found}
-    assert set(by_head) == {"mask_rcnn", "semantic_fpn"}
+    assert set(by_head) == {"mask_rcnn", "faster_rcnn", "semantic_fpn"}
+    assert by_head["faster_rcnn"]["inline_flops"] < by_head["mask_rcnn"]["inline_flops"]
     fpn = by_head["semantic_fpn"]
     assert (fpn["height"], fpn["width"], fpn["classes"]) == (512, 2048, 150)
     assert fpn["inline_flops"] < fpn["softmax_flops"]
@@ -334,6 +382,7 @@ def test_list_counts_detectors_and_segmenters(capsys, monkeypatch):
     text = ran(capsys, "list", "inline_pvt_tiny", "--dense")
     assert [line.split()[:3] for line in text.splitlines() if "pvt_tiny" in line] == [
         ["mask_rcnn", "pvt_tiny", "800x1280"],
+        ["faster_rcnn", "pvt_tiny", "800x1280"],
         ["semantic_fpn", "pvt_tiny", "512x2048"],
     ]
     assert "no pyramid is named like 'inline_deit_*'" in failed(capsys, "list", "inline_deit_*", "--dense")

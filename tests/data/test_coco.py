@@ -325,3 +325,20 @@ def test_an_image_larger_than_the_limit_is_named(tmp_path):
     write(tmp_path, content(thing(1), images=[image(1, width=10**6, height=10**6), image(2)]))
     with pytest.raises(ValueError, match=r"image 1 is too large: 1,000,000 x 1,000,000 pixels .* INLINE_MAX_PIXELS"):
         open_coco(tmp_path, "train")
+
+
+def test_annotations_without_masks_are_boxes_alone(tmp_path):
+    bare = thing(5, segmentation=[]), {key: value for key, value in thing(6, image=2).items() if key != "segmentation"}
+    images, _, left_out = open_coco(write(tmp_path, content(*bare)), "train")
+    assert (images.has_masks, images.choose([0]).has_masks, left_out) == (False, False, ())
+    assert images.load(0, 3)[1].boxes.tolist() == [[1, 2, 4, 4]]
+    with pytest.raises(ValueError, match=r"annotation 5 has no segmentation.*--task\.head faster_rcnn takes boxes alone"):
+        open_coco(tmp_path, "train", masks=True)
+    unsized = {**bare[0], "area": None}
+    assert open_coco(write(tmp_path, content(unsized)), "train")[0].ground_truth().anns[5]["area"] == 6, "3 x 2, of the box"
+    mixed = content(thing(5), bare[1])
+    with pytest.raises(ValueError, match="annotation 6 has no segmentation"):
+        open_coco(write(tmp_path, mixed), "train")
+    images, *_ = open_coco(tmp_path, "train", masks=False)
+    assert (len(images.ground_truth().anns), images.has_masks) == (2, False)
+    assert open_coco(write(tmp_path, content(thing(5))), "train")[0].has_masks

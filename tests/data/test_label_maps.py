@@ -1,10 +1,13 @@
 """Label maps of all folder layouts, against classes written by hand."""
 
+import shutil
+
 import numpy as np
 import pytest
 from PIL import Image
 
-from inline_attention.data.label_maps import open_label_maps
+from inline_attention.data.label_maps import label_map_splits, open_label_maps
+from inline_attention.data.splits import NoSplitError
 from inline_attention.lite.decode import BadImageError
 
 
@@ -54,7 +57,10 @@ def test_ade_classes_begin_at_one(tmp_path):
     with pytest.raises(ValueError, match=r"objectInfo150.txt must have a line for each"):
         open_label_maps(tmp_path, "train")
     mask(tmp_path / "annotations/validation/a.png", (0, 1, 151), (2, 3, 0))
-    with pytest.raises(BadImageError, match=r"a\.png holds class 151 at row 0, column 2, and there are 0 to 150$"):
+    with pytest.raises(
+        BadImageError,
+        match=r"a\.png holds label 151 at row 0, column 2, and the classes are 1 to 150",
+    ):
         images.load(0, 3)
 
 
@@ -92,7 +98,7 @@ def test_pets_ignore_the_border(tmp_path):
     with pytest.raises(ValueError, match="other classes than the model: 0 is 'pet', not 'cat'"):
         open_label_maps(tmp_path, "val", classes=("cat", "background"))
     mask(tmp_path / "annotations/trimaps/b.png", (1, 2, 3), (3, 0, 1))
-    with pytest.raises(BadImageError, match=r"b\.png holds class 0 at row 1, column 1, and there are 1 to 3$"):
+    with pytest.raises(BadImageError, match=r"b\.png holds label 0 at row 1, column 1, and the classes are 1 to 2"):
         open_label_maps(tmp_path, "val")[0].load(0, 3)
 
 
@@ -171,13 +177,14 @@ def test_a_bad_mask_raises_when_it_is_loaded(tmp_path):
         return str(error.value)
 
     mask(path, (0, 1, 2), (0, 2, 7))
-    assert message() == f"{path} holds class 7 at row 1, column 2, and there are 0 to 2"
+    advice = "leaves out the pixels of this label"
+    assert message() == f"{path} holds label 7 at row 1, column 2, and the classes are 0 to 2: --data.ignore 7 {advice}"
     mask(path, (0, 1, 300), (0, 2, 1), dtype=np.uint16)
-    assert message() == f"{path} holds class 300 at row 0, column 2, and there are 0 to 2"
+    assert message() == f"{path} holds label 300 at row 0, column 2, and the classes are 0 to 2: --data.ignore 300 {advice}"
     mask(path, (0, 1), (0, 2), (1, 1))
     assert message() == f"{path} is 2 x 3 (width x height), and its image {images.name(0)} is 3 x 2"
     image(path)
-    assert message().startswith(f"{path} is RGB: a mask holds one class number for each pixel")
+    assert message().startswith(f"{path} is RGB: a mask holds one number for each pixel")
     path.write_bytes(b"nothing")
     assert message() == f"{path} cannot be read: not an image"
     path.unlink()
@@ -193,7 +200,7 @@ def test_classes_that_cannot_be_counted(tmp_path):
     ):
         open_label_maps(tmp_path, "train")
     mask(tmp_path / "masks/train/a.png", (0, 1, 256), (0, 2, 1), dtype=np.uint16)
-    with pytest.raises(ValueError, match=r"a\.png holds class 256: classes are 0 to 254"):
+    with pytest.raises(ValueError, match=r"a\.png holds label 256: classes are 0 to 254"):
         open_label_maps(tmp_path, "train")
     text(tmp_path / "classes.txt", "one")
     with pytest.raises(ValueError, match=r"classes\.txt names 1 classes: 2 to 255 are expected"):
@@ -222,3 +229,98 @@ def test_folders_that_do_not_match(tmp_path):
     image(tmp_path / "images/train/c.jpg")
     with pytest.raises(ValueError, match=r"c\.jpg and .*c\.png have the same name"):
         open_label_maps(tmp_path, "train")
+
+
+def test_ignored_labels_are_no_classes(tmp_path):
+    """11 is CamVid's void; a label before the others moves their numbers, and the first line of classes.txt names label 0."""
+    plain(tmp_path, rows=((0, 1, 11), (2, 255, 11)))
+    plain(tmp_path, "val", rows=((0, 1, 11), (2, 255, 11)))
+    images, classes = open_label_maps(tmp_path, "train", ignore=(11,))
+    assert classes == ("0", "1", "2")
+    assert images.load(0, 3)[1].tolist() == [[0, 1, 255], [2, 255, 255]]
+    images, classes = open_label_maps(tmp_path, "train", ignore=(11, 0))
+    assert classes == ("1", "2")
+    assert images.load(0, 3)[1].tolist() == [[255, 0, 255], [1, 255, 255]]
+    images, names = open_label_maps(tmp_path, "val", classes=("road", "car"), ignore=(11, 0))
+    assert names == ("road", "car")
+    assert images.load(0, 3)[1].tolist() == [[255, 0, 255], [1, 255, 255]]
+    text(tmp_path / "classes.txt", "", "road", "car")
+    assert open_label_maps(tmp_path, "train", ignore=(11, 0))[1] == ("road", "car"), "what is ignored needs no name"
+    text(tmp_path / "classes.txt", "void", "road", "car")
+    assert open_label_maps(tmp_path, "train", ignore=(11, 0))[1] == ("road", "car")
+    mask(tmp_path / "masks/train/a.png", (0, 1, 60000), (2, 255, 2), dtype=np.uint16)
+    assert open_label_maps(tmp_path, "train", ignore=(60000,))[0].load(0, 3)[1].tolist() == [[0, 1, 255], [2, 255, 2]]
+    with pytest.raises(ValueError, match=r"data\.ignore must be labels from 0 to 65535, got -1"):
+        open_label_maps(tmp_path, "train", ignore=(-1,))
+    with pytest.raises(ValueError, match=r"classes\.txt names 1 classes: 2 to 255 are expected"):
+        open_label_maps(tmp_path, "train", ignore=(0, 1))
+
+
+def test_a_fixed_layout_can_ignore_a_class(tmp_path):
+    image(tmp_path / "images/training/a.jpg")
+    mask(tmp_path / "annotations/training/a.png", (0, 1, 150), (2, 3, 0))
+    images, classes = open_label_maps(tmp_path, "train", ignore=(2,))
+    assert (len(classes), classes[:2]) == (149, ("1", "3"))
+    assert images.load(0, 3)[1].tolist() == [[255, 0, 148], [255, 1, 255]]
+
+
+@pytest.mark.parametrize(
+    ("images", "masks"),
+    [
+        ("{}", "{}annot"),
+        ("{}", "{}_labels"),
+        ("{}/images", "{}/masks"),
+        ("{}_images", "{}_masks"),
+        ("img_dir/{}", "ann_dir/{}"),
+    ],
+)
+def test_common_folders_are_detected(tmp_path, images, masks):
+    for split, name in (("train", "a"), ("valid", "b"), ("test", "c")):
+        image(tmp_path / images.format(split) / f"{name}.jpg")
+        mask(tmp_path / masks.format(split) / f"{name}.png", (0, 1, 1), (0, 1, 1))
+    assert open_label_maps(tmp_path, "train")[0].files() == ["a.jpg"]
+    assert open_label_maps(tmp_path, "val")[0].files() == ["b.jpg"], "and not those of the test split"
+    assert list(label_map_splits(tmp_path)) == ["train", "val", "test"]
+    assert open_label_maps(tmp_path, "testing")[0].files() == ["c.jpg"]
+    for folder in (images, masks):
+        shutil.rmtree(tmp_path / folder.format("valid"))
+    with pytest.raises(NoSplitError, match=r"has no split val; there are: train, test$"):
+        open_label_maps(tmp_path, "val")
+
+
+def test_folders_and_files_by_patterns(tmp_path):
+    for split, name in (("train", "a"), ("val", "b")):
+        image(tmp_path / "photos" / split / f"{name}.jpg")
+        mask(tmp_path / "truth" / f"{split}_gt" / f"{name}_L.png", (0, 1, 1), (0, 1, 1))
+        mask(tmp_path / "truth" / f"{split}_gt" / f"{name}_colours.png", (9, 9, 9), (9, 9, 9))
+    where = {"images": "photos/{split}", "masks": "truth/{split}_gt/*_L.png"}
+    for split, file in (("train", "a.jpg"), ("val", "b.jpg")):
+        images, classes = open_label_maps(tmp_path, split, **where)
+        assert (images.files(), classes) == ([file], ("0", "1"))
+        assert images.load(0, 3)[1].tolist() == [[0, 1, 1], [0, 1, 1]]
+    shutil.copytree(tmp_path / "photos" / "val", tmp_path / "photos" / "extra")
+    assert list(label_map_splits(tmp_path, **where)) == ["train", "val"], "extra has no masks"
+    shutil.copytree(tmp_path / "truth" / "val_gt", tmp_path / "truth" / "extra_gt")
+    assert open_label_maps(tmp_path, "extra", **where)[0].files() == ["b.jpg"]
+    with pytest.raises(NoSplitError, match=r"has no split test; there are: train, val, extra$"):
+        open_label_maps(tmp_path, "test", **where)
+    with pytest.raises(ValueError, match="holds no label maps"):
+        open_label_maps(tmp_path, "train")
+    for wrong, told in (
+        ({"images": "photos/{split}"}, "data.masks is missing: .* got 'photos/{split}' only"),
+        ({**where, "masks": "truth/train_gt"}, "with {split} in both or none, got 'truth/train_gt'"),
+        ({**where, "images": "../{split}"}, r"data.images must be inside the data's folder, .* got '\.\./{split}'"),
+        ({**where, "masks": "truth/{split}_gt/*_X.png"}, r"train_gt holds no images named like \*_X\.png"),
+        ({**where, "masks": "none/{split}"}, "there is no folder .*none/train"),
+    ):
+        with pytest.raises(ValueError, match=told):
+            open_label_maps(tmp_path, "train", **wrong)
+
+
+def test_a_split_in_the_names_of_files(tmp_path):
+    for split in ("train", "test"):
+        image(tmp_path / "photos" / f"{split}_a.jpg")
+        mask(tmp_path / "truth" / f"{split}_a.png", (0, 1, 1), (0, 1, 1))
+    where = {"images": "photos/{split}_*.jpg", "masks": "truth/{split}_*.png"}
+    assert list(label_map_splits(tmp_path, **where)) == ["train", "test"]
+    assert open_label_maps(tmp_path, "test", **where)[0].files() == ["test_a.jpg"]

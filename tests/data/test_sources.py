@@ -17,8 +17,8 @@ from inline_attention.data.loader import evaluation_batches, training_batches
 from inline_attention.data.sources import open_source, open_split
 from inline_attention.data.transforms import evaluation_transform, training_transform
 from inline_attention.lite.decode import BadImageError
+from inline_attention.training.chosen_recipe import choose_recipe
 from inline_attention.training.classify import ClassificationTransform
-from inline_attention.training.recipe import choose_recipe
 from inline_attention.training.schedule import make_plan
 
 from ..training.small import small_recipe, write_images

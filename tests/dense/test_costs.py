@@ -5,7 +5,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from inline_attention.dense.costs import detector_costs, segmenter_costs
-from inline_attention.dense.detector import DETECTORS, make_detector
+from inline_attention.dense.detector import DETECTORS, WITH_MASKS, make_detector
 from inline_attention.dense.pyramid import make_pyramid
 from inline_attention.models.counting import count
 
@@ -21,14 +21,14 @@ def test_a_detector_by_hand(head):
     neck = sum(cells * (channels * WIDTH + 9 * WIDTH**2) for cells, channels in zip(CELLS[:4], pyramid.channels, strict=True))
     proposals = sum(cells * (9 * WIDTH**2 + WIDTH * (3 + 12)) for cells in CELLS)
     hidden, outputs = 4 * WIDTH, 1 + CLASSES
-    if head == "mask_rcnn":
+    if "cascade" not in head:
         boxes = WIDTH * 49 * hidden + hidden * hidden + hidden * 5 * outputs
     else:
         boxes = 4 * 49 * 9 * WIDTH**2 + WIDTH * 49 * hidden + hidden * (outputs + 4)
-    masks = 4 * 196 * 9 * WIDTH**2 + 196 * 4 * WIDTH**2 + 784 * WIDTH * outputs
+    masks = (4 * 196 * 9 * WIDTH**2 + 196 * 4 * WIDTH**2 + 784 * WIDTH * outputs) * (head in WITH_MASKS)
     model = make_detector(pyramid, head, CLASSES, width=WIDTH, mean=(0.5,) * 3, std=(0.5,) * 3)
     cost = detector_costs(model, 64, 96)
-    assert cost.flops == body + neck + proposals + (1 if head == "mask_rcnn" else 3) * (1000 * boxes + 100 * masks)
+    assert cost.flops == body + neck + proposals + (3 if "cascade" in head else 1) * (1000 * boxes + 100 * masks)
     assert cost.params == sum(parameter.numel() for parameter in model.parameters())
     assert model.training, "counting changes nothing"
     assert not any(parameter.is_meta for parameter in model.parameters())

@@ -7,7 +7,7 @@ from timm.optim import create_optimizer_v2
 from torch import nn
 from torchvision.ops import FrozenBatchNorm2d, box_iou
 
-from inline_attention.dense.detector import DETECTORS, make_detector
+from inline_attention.dense.detector import DETECTORS, WITH_MASKS, make_detector
 from inline_attention.dense.pyramid import backbone_of, make_pyramid
 
 FULL = {"zero_init_last": False}
@@ -43,7 +43,7 @@ EMPTY = batch(image(*ODD[0]), image(*ODD[1]))
 HALF = batch(image(*ODD[0], (3, 4, 20, 30), labels=[1]), image(*ODD[1]))
 
 
-@pytest.mark.parametrize("head", DETECTORS)
+@pytest.mark.parametrize("head", WITH_MASKS)
 @pytest.mark.parametrize("examples", [BATCH, HALF, EMPTY], ids=["objects", "one without", "none"])
 def test_losses_are_finite_and_gradients_reach_every_parameter(head, examples):
     model = detector(head)
@@ -57,6 +57,16 @@ def test_losses_are_finite_and_gradients_reach_every_parameter(head, examples):
     assert [name for name, p in model.named_parameters() if p.grad is None or not p.grad.isfinite().all()] == []
 
 
+@pytest.mark.parametrize("head", ["faster_rcnn", "cascade_rcnn"])
+def test_heads_for_boxes_alone_learn_from_boxes_alone(head):
+    model = detector(head)
+    pixels, targets = BATCH[0] + EMPTY[0], [{key: one[key] for key in ("boxes", "labels")} for one in BATCH[1] + EMPTY[1]]
+    losses = model(pixels, targets)
+    assert not any("mask" in name for name in (*losses, *dict(model.named_parameters())))
+    sum(losses.values()).backward()
+    assert [name for name, p in model.named_parameters() if p.grad is None or not p.grad.isfinite().all()] == []
+
+
 @pytest.mark.parametrize("head", DETECTORS)
 def test_predictions_are_at_the_images_own_size_and_in_their_order(head):
     model = detector(head, width=8, sides=(32,), longest=64).eval().double()
@@ -66,8 +76,10 @@ def test_predictions_are_at_the_images_own_size_and_in_their_order(head):
     for (height, width), one, other in zip(ODD, found, turned[::-1], strict=True):
         count = len(one["boxes"])
         assert 0 < count <= 100
-        assert one["masks"].shape == (count, 1, height, width)
-        assert 0 <= one["masks"].min() <= one["masks"].max() <= 1
+        assert ("masks" in one) == (head in WITH_MASKS)
+        if "masks" in one:
+            assert one["masks"].shape == (count, 1, height, width)
+            assert 0 <= one["masks"].min() <= one["masks"].max() <= 1
         assert (one["boxes"] >= 0).all()
         assert (one["boxes"] <= torch.tensor([width, height, width, height]) + 1e-4).all()
         assert set(one["labels"].tolist()) <= {1, 2, 3}
@@ -75,7 +87,7 @@ def test_predictions_are_at_the_images_own_size_and_in_their_order(head):
         torch.testing.assert_close(one["boxes"], other["boxes"])
 
 
-@pytest.mark.parametrize("head", DETECTORS)
+@pytest.mark.parametrize("head", WITH_MASKS)
 def test_a_batch_of_two_equals_two_batches_of_one(head):
     model = detector(head, width=8, sides=(32,), longest=64).eval().double()
     pixels = [torch.rand(3, 50, 70, dtype=torch.double) for _ in range(2)]
@@ -95,7 +107,7 @@ def test_a_batch_of_two_equals_two_batches_of_one(head):
         ("inline_swin_nano", {}),
     ],
 )
-@pytest.mark.parametrize("head", DETECTORS)
+@pytest.mark.parametrize("head", WITH_MASKS)
 def test_any_backbone_trains(head, name, arguments):
     model = detector(head, name, arguments)
     optimizer = create_optimizer_v2(model, "adamw", lr=1e-3, layer_decay=0.9)
@@ -105,7 +117,7 @@ def test_any_backbone_trains(head, name, arguments):
     assert all((old != new).any() for old, new in zip(before, model.parameters(), strict=True))
 
 
-@pytest.mark.parametrize("head", DETECTORS)
+@pytest.mark.parametrize("head", WITH_MASKS)
 def test_it_overfits_one_image(head):
     model = detector(head, arguments={"patch_size": 4})
     for part in (model.roi_heads, *getattr(model.roi_heads, "stages", ())):
@@ -198,7 +210,7 @@ def test_boxes_are_exact_in_half_precision(head):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"head": "yolo"}, "there is no detector 'yolo'; there are mask_rcnn, cascade_mask_rcnn"),
+        ({"head": "yolo"}, "there is no detector 'yolo'; there are mask_rcnn, cascade_mask_rcnn, faster_rcnn, cascade_rcnn"),
         ({"classes": 0}, "classes must be 1 or more, background not counted, got 0"),
         ({"anchors": (8, 16)}, r"anchors must be 5 sides in pixels, one for each map, got \(8, 16\)"),
         ({"sides": ()}, r"sides must be one or more lengths in pixels, not all above longest=96, got \(\)"),

@@ -54,10 +54,8 @@ def test_a_mask_is_half_transparent_inside_solid_at_its_border_and_nothing_outsi
     width, height = 600 // factor, 500 // factor
     box = [value // factor for value in (200, 200, 400, 360)]
     outer = [value // factor for value in (100, 120, 560, 440)]
-    drawn = draw_objects(
-        grey(width, height), torch.tensor([outer]), ["dog"], [0.9], one_mask(height, width, box), CLASSES, opacity=0.5
-    )
-    pixels, colour = np.asarray(drawn), np.array(class_colour(1))
+    drawn = draw_objects(grey(width, height), torch.tensor([outer]), ["dog"], [0.9], one_mask(height, width, box), opacity=0.5)
+    pixels, colour = np.asarray(drawn), np.array(class_colour(0))
     left, top, right, below = (value * factor for value in box)
     assert (pixels[top, left:right] == colour).all()
     assert (pixels[top:below, right - 1] == colour).all()
@@ -76,9 +74,20 @@ def test_a_mask_is_half_transparent_inside_solid_at_its_border_and_nothing_outsi
 def test_the_small_object_lies_on_the_large_one_whatever_their_order():
     masks = torch.cat([one_mask(500, 500, (200, 200, 300, 300)), one_mask(500, 500, (0, 0, 500, 500))])
     boxes = torch.tensor([[200.0, 200, 300, 300], [0, 0, 500, 500]])
-    pixels = np.asarray(draw_objects(grey(500, 500), boxes, ["cat", "sky"], [0.9, 0.8], masks, CLASSES, opacity=1))
+    pixels = np.asarray(draw_objects(grey(500, 500), boxes, ["cat", "sky"], [0.9, 0.8], masks, opacity=1))
     assert tuple(pixels[250, 250]) == class_colour(0)
-    assert tuple(pixels[400, 400]) == class_colour(3)
+    assert tuple(pixels[400, 400]) == class_colour(1)
+
+
+def test_each_object_has_its_own_colour_with_masks_or_without():
+    boxes = torch.tensor([[20.0, 120, 220, 320], [260, 120, 460, 320]])
+    masks = torch.cat([one_mask(500, 500, (20, 120, 220, 320)), one_mask(500, 500, (260, 120, 460, 320))])
+    for shapes in (masks, None):
+        pixels = np.asarray(draw_objects(grey(500, 500), boxes, ["cat", "cat"], [0.9, 0.8], shapes, opacity=1))
+        for number, left in enumerate((20, 260)):
+            assert tuple(pixels[200, left]) == class_colour(number), "the edge of the box"
+            inside = GREY if shapes is None else class_colour(number)
+            assert tuple(pixels[250, left + 100]) == inside
 
 
 @pytest.mark.parametrize(
@@ -112,9 +121,7 @@ def test_text_grows_with_the_image(side):
 
 def test_tags_do_not_hide_each_other():
     boxes = torch.tensor([[300.0, 300, 320, 320]] * 3)
-    drawn = np.asarray(
-        draw_objects(grey(700, 600), boxes, ["cat", "dog", "tree"], None, torch.zeros(3, 600, 700).bool(), CLASSES)
-    )
+    drawn = np.asarray(draw_objects(grey(700, 600), boxes, ["cat", "dog", "tree"], None, torch.zeros(3, 600, 700).bool()))
     filled = [int((drawn == class_colour(number)).all(-1).sum()) for number in range(3)]
     assert min(filled) > 200, filled
 

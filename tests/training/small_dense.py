@@ -91,6 +91,16 @@ def write_coco(root: Path, train: int = 8, val: int = 0, size=(48, 64)) -> Path:
     return root
 
 
+def without_masks(root: Path) -> Path:
+    """The same folder of COCO's layout, its annotations with boxes alone."""
+    for path in (root / "annotations").iterdir():
+        told = json.loads(path.read_text())
+        for annotation in told["annotations"]:
+            del annotation["segmentation"]
+        path.write_text(json.dumps(told))
+    return root
+
+
 def runs(mask) -> list[int]:
     """Lengths of runs of equal pixels, column by column, the first of zeros."""
     line = np.concatenate([[0], mask.astype(int).flatten(order="F"), [0]])

@@ -5,17 +5,20 @@ import shutil
 import pytest
 import torch
 from accelerate import Accelerator
+from PIL import Image
 from safetensors.torch import save_file
 from timm.models import create_model
 from torch import nn
 
 from inline_attention.data.loader import evaluation_batches, training_batches
+from inline_attention.training.dense_task import load_dense
 from inline_attention.training.model_factory import build_model
+from inline_attention.training.run_folder import RunFolder
 from inline_attention.training.schedule import build_optimizer, make_plan
 from inline_attention.training.task import evaluate_batches, make_task
 
 from .small import metrics, weights
-from .small_dense import detect_recipe, run, write_coco
+from .small_dense import detect_recipe, run, without_masks, write_coco
 
 
 @pytest.fixture(scope="module")
@@ -75,6 +78,50 @@ def test_a_stopped_run_resumes_bit_for_bit(data, tmp_path, head):
     rates = [row["lr"] for row in rows if row["kind"] == "training"]
     assert rates == pytest.approx([2e-3, 2e-3, 2e-4, 2e-4]), "a tenth after the first epoch"
     assert {"mask_ap", "mask_ap_small", "box_ap", "box_ap50"} <= set([row for row in rows if row["kind"] == "evaluation"][-1])
+
+
+def test_annotations_without_masks_train_a_head_without_masks(tmp_path):
+    """Chosen and said, stored in recipe and weights, scored by boxes alone, resumed bit for bit, loaded again."""
+    recipe = detect_recipe(without_masks(write_coco(tmp_path / "data")), task={"head": "auto"})
+    report, outcome = run(recipe, tmp_path / "whole")
+    assert report.messages[1:] == ["faster_rcnn for boxes without masks, 2 classes: ball, box"]
+    assert RunFolder(tmp_path / "whole").recipe().task.head == "faster_rcnn"
+    assert outcome.best["box_ap"] == max(row["box_ap"] for row in outcome.rows if row["kind"] == "evaluation")
+    rows = metrics(tmp_path / "whole")
+    assert not [name for row in rows for name in row if "mask" in name]
+    steps = []
+    run(recipe, tmp_path / "cut", stop=lambda: bool(steps.append(1)) or len(steps) == 3)
+    run(recipe, tmp_path / "cut", resume=True)
+    assert metrics(tmp_path / "cut") == rows
+    assert weights(tmp_path / "cut") == weights(tmp_path / "whole")
+    dense = load_dense(str(tmp_path / "whole"))
+    assert (dense.task.head, list(dense.task.columns)) == ("faster_rcnn", ["box_ap", "box_ap50", "box_ap75"])
+    assert set(dense.task.predict(dense.model, Image.new("RGB", (64, 48)), torch.device("cpu"))) == {
+        "boxes",
+        "labels",
+        "scores",
+    }
+
+
+def test_a_head_with_masks_needs_masks_and_keeps_its_name(data, tmp_path):
+    assert make_task(detect_recipe(data, task={"head": "auto"})).suited_to(make_task(detect_recipe(data)).open()).recipe == (
+        detect_recipe(data, task={"head": "auto", "freeze_norm": False})
+    ), "so that runs of earlier versions resume"
+    bare = without_masks(write_coco(tmp_path / "data"))
+    with pytest.raises(ValueError, match=r"has no segmentation, which this head is trained with: --task\.head faster_rcnn"):
+        make_task(detect_recipe(bare)).open()
+
+
+def test_instance_masks_are_detected(tmp_path):
+    for number in range(2):
+        for folder, mode in (("PNGImages", "RGB"), ("PedMasks", "L")):
+            (tmp_path / folder).mkdir(exist_ok=True)
+            image = Image.new(mode, (24, 16))
+            image.paste(1 if mode == "L" else "red", (2, 3, 8 + number, 9))
+            image.save(tmp_path / folder / f"{number}{'_mask' * (mode == 'L')}.png")
+    source = make_task(detect_recipe(tmp_path, data={"class_name": "pedestrian"})).open()
+    assert (source.classes, len(source.train)) == (("pedestrian",), 2)
+    assert source.train.load(1, 3)[1].boxes.tolist() == [[2, 3, 9, 9]]
 
 
 def test_crowds_are_left_out_of_training_and_empty_images_are_not(data):

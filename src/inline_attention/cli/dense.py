@@ -59,7 +59,7 @@ def _score_table(dense: "DenseModel", found: "Score") -> "Table":
     speed = f"{found.images_per_second:,.1f}"
     if dense.task.recipe.task.name == "detect":
         table = score_table("AP of", "AP", "AP50", "AP75", *SIZES, "images/s")
-        for kind, label in (("box", "boxes"), ("mask", "masks")):
+        for kind, label in (("box", "boxes"), ("mask", "masks"))[: 1 + ("mask_ap" in found.metrics)]:
             names = ("ap", "ap50", "ap75", *(f"ap_{size}" for size in SIZES))
             numbers = [number(found.metrics[f"{kind}_{name}"]) for name in names]
             table.add_row(found.split, label, *numbers, speed)
@@ -151,13 +151,15 @@ def _shares(dense: "DenseModel", found: "torch.Tensor") -> list[dict[str, Any]]:
 
 
 def _objects(dense: "DenseModel", found: dict[str, "torch.Tensor"], least_score: float) -> list[dict[str, Any]]:
-    areas = (found["masks"][:, 0] >= 0.5).sum((1, 2)).tolist()
-    rows = zip(found["scores"].tolist(), found["labels"].tolist(), found["boxes"].tolist(), areas, strict=True)
-    return [
-        {"name": dense.classes[label - 1], "score": score, "box": [round(side, 1) for side in box], "pixels": area}
-        for score, label, box, area in rows
-        if score >= least_score
+    rows = zip(found["scores"].tolist(), found["labels"].tolist(), found["boxes"].tolist(), strict=True)
+    objects: list[dict[str, Any]] = [
+        {"name": dense.classes[label - 1], "score": score, "box": [round(side, 1) for side in box]}
+        for score, label, box in rows
     ]
+    if "masks" in found:
+        for entry, area in zip(objects, (found["masks"][:, 0] >= 0.5).sum((1, 2)).tolist(), strict=True):
+            entry["pixels"] = area
+    return [entry for entry in objects if entry["score"] >= least_score]
 
 
 def _lines(facts: dict[str, Any], least_score: float) -> str:

@@ -88,8 +88,8 @@ def draw_prediction(dense: "DenseModel", image: "Image.Image", found: Any, least
         return draw_labels(image, found, dense.classes)
     kept = found["scores"] >= least_score
     names = [dense.classes[label - 1] for label in found["labels"][kept].tolist()]
-    masks = found["masks"][kept, 0] >= 0.5
-    return draw_objects(image, found["boxes"][kept], names, found["scores"][kept], masks, dense.classes)
+    masks = found["masks"][kept, 0] >= 0.5 if "masks" in found else None
+    return draw_objects(image, found["boxes"][kept], names, found["scores"][kept], masks)
 
 
 def draw_predictions(run: Path, source: "Source") -> Path | None:

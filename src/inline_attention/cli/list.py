@@ -58,6 +58,8 @@ class Group(NamedTuple):
 DENSE = (
     Group("mask_rcnn", PVT + SWIN, (800, 1280), 256, 80),
     Group("cascade_mask_rcnn", SWIN, (800, 1280), 256, 80),
+    Group("faster_rcnn", PVT + SWIN, (800, 1280), 256, 80),
+    Group("cascade_rcnn", SWIN, (800, 1280), 256, 80),
     Group("semantic_fpn", PVT, (512, 2048), 256, 150),
     Group("upernet", SWIN, (512, 2048), 512, 150),
 )
@@ -234,7 +236,7 @@ def _print_dense(records: list[dict[str, Any]]) -> None:
     console.print(table)
     for line in (
         "Counted by this package, as multiply-adds of one image (height x width): detectors with 80 classes, 1,000 boxes and "
-        "100 masks, "
+        "100 masks (faster_rcnn and cascade_rcnn have none), "
         "segmenters with 150 classes.",
         "The twin has softmax attention in every block, in Swin's windows or with PVT's spatial reduction.",
         "UperNet's auxiliary head is among the parameters, and is not computed.",

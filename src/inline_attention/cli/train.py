@@ -86,8 +86,7 @@ class Train(TrainOptions):
         if self.skip_bad:
             recipe = replace(recipe, data=replace(recipe.data, skip_bad=True))
         check(recipe)
-        task = make_task(recipe)
-        source = self._opened_source(recipe.data)
+        task, source = make_task(recipe), self._opened_source(recipe.data)
         if self.dry_run:
             from .train_report import print_dry_run
 
@@ -99,13 +98,15 @@ class Train(TrainOptions):
         from .train_report import TrainingReport
 
         is_main = int(os.environ.get("RANK", "0")) == 0
-        report = TrainingReport(task.columns, silent=not is_main)
-        by = "" if self.resume else f" by the recipe {self.recipe or 'digits'}"
-        report.message(f"{recipe.model.name} on {recipe.data.source}{by}, into {out}")
-        with stop_signals() as stop, report, _remove_if_empty(out):
-            outcome = run_training(
-                task, out, source=source, resume=self.resume, reporter=report, stop=stop.is_set, device=self.device
-            )
+        with stop_signals() as stop, _remove_if_empty(out):
+            source = task.open() if source is None else source
+            task = task.suited_to(source)
+            by = "" if self.resume else f" by the recipe {self.recipe or 'digits'}"
+            with TrainingReport(task.columns, silent=not is_main) as report:
+                report.message(f"{recipe.model.name} on {recipe.data.source}{by}, into {out}")
+                outcome = run_training(
+                    task, out, source=source, resume=self.resume, reporter=report, stop=stop.is_set, device=self.device
+                )
         if is_main:
             self._finish(outcome, task)
 

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
+from ..data.config import DataConfig
 from ..training.config import Recipe, nearest
 from ..training.recipe import absolute_source, load
 from .arguments import explain, silent_tyro
 from .train import Train, TrainOptions, newest_run
 
 if TYPE_CHECKING:
-    from ..data.config import DataConfig
     from ..data.sources import Source
 
 DENSE = {"detect": "detect_small", "segment": "segment_small"}
@@ -34,6 +34,13 @@ class EarlyOptions:
     root: Annotated[str | None, tyro.conf.arg(name="data.root")] = None
     train: Annotated[str | None, tyro.conf.arg(name="data.train")] = None
     val: Annotated[str | None, tyro.conf.arg(name="data.val")] = None
+    limit: Annotated[int, tyro.conf.arg(name="data.limit")] = 0
+    images: Annotated[str, tyro.conf.arg(name="data.images")] = ""
+    masks: Annotated[str, tyro.conf.arg(name="data.masks")] = ""
+    ignore: Annotated[tuple[int, ...], tyro.conf.arg(name="data.ignore")] = ()
+    class_name: Annotated[str, tyro.conf.arg(name="data.class-name")] = DataConfig.class_name
+    skip_bad: Annotated[bool, tyro.conf.arg(aliases=["--data.skip-bad"])] = False
+    size: Annotated[tuple[int, int] | None, tyro.conf.arg(name="data.size")] = None
     epochs: Annotated[int | None, tyro.conf.arg(name="schedule.epochs")] = None
     steps: Annotated[int | None, tyro.conf.arg(name="schedule.steps")] = None
     help: Annotated[bool, tyro.conf.arg(aliases=["-h", "--help-all"])] = False
@@ -93,14 +100,11 @@ def _suiting(early: EarlyOptions) -> "tuple[str, Recipe, tuple[DataConfig, Sourc
     """Name and recipe for the data, and the images if it took opening them; the digits' if no data is given."""
     source, task = early.data or early.source, early.task or early.task_name or "classify"
     if task in DENSE:
-        if source is None and not early.help:
-            raise ValueError(f"--task {task} needs images: --data DIR")
-        return DENSE[task], load(DENSE[task]), None
+        return DENSE[task], *_suiting_dense(early, task, source)
     if source is None:
         return "digits", load("digits"), None
-    from ..data.config import DataConfig
     from ..data.sources import open_source
-    from ..training.recipe import choose_recipe, looks_dense
+    from ..training.chosen_recipe import choose_recipe, looks_dense
 
     if suited := looks_dense(Path(source)):
         raise ValueError(f"{source} has {suited[1]}, not class folders: --task {suited[0]}")
@@ -108,6 +112,22 @@ def _suiting(early: EarlyOptions) -> "tuple[str, Recipe, tuple[DataConfig, Sourc
     data = replace(usual, train=early.train or usual.train, val=early.val or usual.val)
     opened = open_source(data)
     return *choose_recipe(source, opened), (data, opened)
+
+
+def _suiting_dense(early: EarlyOptions, task: str, source: str | None) -> "tuple[Recipe, tuple[DataConfig, Source] | None]":
+    """The small recipe of a task fitted to the images, and the images."""
+    recipe = load(DENSE[task])
+    if early.help:
+        return recipe, None
+    if source is None:
+        raise ValueError(f"--task {task} needs images: --data DIR")
+    from ..training.dense_recipe import fit_recipe
+    from ..training.task import make_task
+
+    given = {name: getattr(early, name) for name in ("limit", "images", "masks", "ignore", "class_name", "skip_bad")}
+    data = replace(recipe.data, source=absolute_source(source), val=early.val or recipe.data.val, **given)
+    opened = make_task(replace(recipe, data=data)).open()
+    return fit_recipe(recipe, opened, early.size), (data, opened)
 
 
 def print_help(default: Train, words: list[str]) -> None:

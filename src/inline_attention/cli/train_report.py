@@ -178,8 +178,8 @@ def print_result(outcome: "TrainingResult", task: "Task", written: list[Path]) -
 def _streaming(outcome: "TrainingResult", size: tuple[int, int]) -> str:
     """How large images can be classified at their own size; nothing for images of up to 512 pixels a side."""
     from ..large.stages import all_linear
+    from ..training.chosen_recipe import typical_side
     from ..training.load_trained import load_trained
-    from ..training.recipe import typical_side
 
     side = typical_side(outcome.source.val, SEEN_IMAGES)
     if side is None or side <= LARGE_SIDE:

@@ -18,7 +18,7 @@ from pycocotools.coco import COCO
 
 from ..lite.decode import BadImageError, decode_file, first_line
 from ..lite.text import check_names
-from .coco_annotations import EntryChecker, clip_box, decode_masks, is_integer, is_number, to_rle
+from .coco_annotations import EntryChecker, clip_box, decode_masks, has_segmentation, is_integer, is_number, to_rle
 from .datasets import file_entry
 from .splits import by_split, canonical, choose_split
 
@@ -35,7 +35,7 @@ class Objects:
     labels: NDArray[np.int64]
     """(n,) from 1 on."""
     segmentations: tuple[Any, ...]
-    """As COCO writes them: lists of polygons, or run lengths in a dict."""
+    """As COCO writes them: lists of polygons, or run lengths in a dict; None for each of a dataset of boxes alone."""
     crowd: NDArray[np.bool_]
     """(n,) true for annotations of many objects in one mask."""
     image_id: int
@@ -49,7 +49,7 @@ class Objects:
 
 
 @dataclass(frozen=True, eq=False)
-class _CocoImage:
+class CocoImage:
     """One image of the file."""
 
     image_id: int
@@ -67,6 +67,7 @@ class CocoDataset:
         coco_json: the annotation file.
         category_ids: COCO's category ids; label 1 is the first. A class that the file does not have gets an id that the
             file does not use.
+        has_masks: whether objects have masks, or boxes alone.
     """
 
     def __init__(
@@ -75,9 +76,11 @@ class CocoDataset:
         folder: Path,
         classes: Sequence[str],
         category_ids: Sequence[int],
-        images: Sequence[_CocoImage],
+        images: Sequence[CocoImage],
+        *,
+        has_masks: bool = True,
     ) -> None:
-        self.coco_json, self.category_ids = coco_json, tuple(category_ids)
+        self.coco_json, self.category_ids, self.has_masks = coco_json, tuple(category_ids), has_masks
         self._folder, self._classes, self._images = folder, tuple(classes), tuple(images)
         self._labels = {category: label for label, category in enumerate(self.category_ids, 1)}
 
@@ -102,7 +105,7 @@ class CocoDataset:
     def choose(self, indices: Iterable[int]) -> "CocoDataset":
         """The images at these indices."""
         images = [self._images[index] for index in indices]
-        return CocoDataset(self.coco_json, self._folder, self._classes, self.category_ids, images)
+        return CocoDataset(self.coco_json, self._folder, self._classes, self.category_ids, images, has_masks=self.has_masks)
 
     def files(self) -> list[str]:
         """Names of all files without their folders."""
@@ -127,7 +130,9 @@ class CocoDataset:
         for image in self._images:
             for annotation in json.loads(image.annotations):
                 if not is_number(annotation["area"]):
-                    annotation["area"] = float(rle.area(to_rle(annotation["segmentation"], image.height, image.width)))
+                    code, (_, _, across, down) = annotation["segmentation"], annotation["bbox"]
+                    area = across * down if code is None else rle.area(to_rle(code, image.height, image.width))
+                    annotation["area"] = float(area)
                 annotations.append({**annotation, "image_id": image.image_id})
         coco = COCO()
         coco.dataset = {
@@ -142,7 +147,7 @@ class CocoDataset:
             coco.createIndex()
         return coco
 
-    def _objects(self, image: _CocoImage) -> Objects:
+    def _objects(self, image: CocoImage) -> Objects:
         annotations: list[dict[str, Any]] = json.loads(image.annotations)
         boxes = [clip_box(annotation["bbox"], image.height, image.width) for annotation in annotations]
         return Objects(
@@ -162,6 +167,7 @@ def open_coco(
     *,
     classes: tuple[str, ...] | None = None,
     skip_bad: bool = False,
+    masks: bool | None = None,
 ) -> tuple[CocoDataset, tuple[str, ...], tuple[str, ...]]:
     """Open one split of a folder in COCO's layout.
 
@@ -172,6 +178,7 @@ def open_coco(
         split: which, by any spelling of its name.
         classes: class names in the order of the labels, e.g. of the training split. Default: those of the file, by category id.
         skip_bad: leave out wrong entries instead of raising.
+        masks: whether every object must have a mask, or masks are not read; None: they must unless no object has one.
 
     Returns:
         The dataset, ordered by image id, with or without objects in an image; the class names; and a line for each entry that
@@ -180,11 +187,14 @@ def open_coco(
     coco_json, folder = _find(root, split)
     content = _read(coco_json)
     classes, category_ids = _match_classes(coco_json, content["categories"], classes)
-    checker = EntryChecker(coco_json, folder, skip_bad)
+    if masks is None:
+        masks = not content["annotations"] or any(map(has_segmentation, content["annotations"]))
+    checker = EntryChecker(coco_json, folder, skip_bad, masks=masks)
     images = _join(content, checker)
     if not images:
         raise ValueError(f"{coco_json} has no image" + " without errors" * bool(checker.left_out))
-    return CocoDataset(coco_json, folder, classes, category_ids, images), classes, tuple(checker.left_out)
+    dataset = CocoDataset(coco_json, folder, classes, category_ids, images, has_masks=masks)
+    return dataset, classes, tuple(checker.left_out)
 
 
 def coco_splits(root: Path) -> dict[str, list[Path]]:
@@ -205,8 +215,8 @@ def _find(root: Path, split: str) -> tuple[Path, Path]:
     there = coco_splits(root)
     if not there:
         raise ValueError(
-            f"{root} holds no objects: annotations/instances_train2017.json (COCO, of any year or of none) or "
-            f"train/{ROBOFLOW_FILE} (Roboflow) is expected in it"
+            f"{root} holds no objects: annotations/instances_train2017.json (COCO, of any year or of none), "
+            f"train/{ROBOFLOW_FILE} (Roboflow) or images/ with instances/ (instance masks) is expected in it"
         )
     files = choose_split(split, there, root)
     for path in files:
@@ -267,16 +277,17 @@ def _match_classes(
     return classes, tuple(ids.get(name, unused + place) for place, name in enumerate(classes, 1))
 
 
-def _join(content: dict[str, list[Any]], checker: EntryChecker) -> list[_CocoImage]:
+def _join(content: dict[str, list[Any]], checker: EntryChecker) -> list[CocoImage]:
     """All good images by their ids, with their good annotations."""
     images = checker.images(content["images"])
     annotations: dict[int, list[dict[str, Any]]] = {number: [] for number in images}
     categories = {entry["id"] for entry in content["categories"]}
     for entry in checker.annotations(content["annotations"], images, categories):
-        kept = {key: entry[key] for key in ("id", "category_id", "bbox", "segmentation")}
+        kept = {key: entry[key] for key in ("id", "category_id", "bbox")}
+        kept["segmentation"] = entry["segmentation"] if checker.masks else None
         crowd = int(bool(entry.get("iscrowd")))
         annotations[entry["image_id"]].append({**kept, "iscrowd": crowd, "area": entry.get("area")})
     return [
-        _CocoImage(number, entry["file_name"], entry["height"], entry["width"], json.dumps(annotations[number]).encode())
+        CocoImage(number, entry["file_name"], entry["height"], entry["width"], json.dumps(annotations[number]).encode())
         for number, entry in images.items()
     ]

@@ -34,10 +34,11 @@ class EntryChecker:
 
     Attributes:
         left_out: a line for each entry that was left out.
+        masks: whether annotations must have a segmentation; otherwise it is not looked at.
     """
 
-    def __init__(self, coco_json: Path, folder: Path, skip_bad: bool) -> None:
-        self.coco_json, self.folder, self.skip_bad = coco_json, folder, skip_bad
+    def __init__(self, coco_json: Path, folder: Path, skip_bad: bool, *, masks: bool = True) -> None:
+        self.coco_json, self.folder, self.skip_bad, self.masks = coco_json, folder, skip_bad, masks
         self.left_out: list[str] = []
         self._listings: dict[str, set[str]] = {}
         self._bad_images: set[int] = set()
@@ -55,7 +56,7 @@ class EntryChecker:
             number = entry.get("image_id")
             if is_integer(number) and number in self._bad_images:
                 continue  # left out together with its image
-            if self._is_good("annotation", entry, lambda entry: _check_annotation(entry, images, categories)):
+            if self._is_good("annotation", entry, lambda entry: self._check_annotation(entry, images, categories)):
                 yield entry
 
     def _by_id(self, kind: str, entries: list[Any]) -> dict[int, Entry]:
@@ -103,6 +104,22 @@ class EntryChecker:
         if posix.name not in self._listings[parent]:
             raise _BadEntryError(f"is {_short(file)}, which is not in {self.folder}")
 
+    def _check_annotation(self, entry: Entry, images: dict[int, Entry], categories: Container[int]) -> None:
+        number, category = entry.get("image_id"), entry.get("category_id")
+        if not is_integer(number) or number not in images:
+            raise _BadEntryError(f"is of image_id {_short(number)}, which is no image of the file")
+        if not is_integer(category) or category not in categories:
+            raise _BadEntryError(f"has category_id {_short(category)}, which is no category of the file")
+        height, width = images[number]["height"], images[number]["width"]
+        _check_box(entry.get("bbox"), height, width)
+        if self.masks:
+            _check_segmentation(entry.get("segmentation"), height, width)
+
+
+def has_segmentation(entry: Any) -> bool:
+    """Whether an annotation says anything about its object's shape."""
+    return isinstance(entry, dict) and bool(entry.get("segmentation"))
+
 
 def _list_files(folder: Path) -> set[str]:
     """Names of all files, listed once: COCO's training folder holds more than 100,000."""
@@ -113,17 +130,6 @@ def _list_files(folder: Path) -> set[str]:
         return set()
     except OSError as error:
         raise ValueError(f"{folder} cannot be listed: {error.strerror or first_line(error)}") from error
-
-
-def _check_annotation(entry: Entry, images: dict[int, Entry], categories: Container[int]) -> None:
-    number, category = entry.get("image_id"), entry.get("category_id")
-    if not is_integer(number) or number not in images:
-        raise _BadEntryError(f"is of image_id {_short(number)}, which is no image of the file")
-    if not is_integer(category) or category not in categories:
-        raise _BadEntryError(f"has category_id {_short(category)}, which is no category of the file")
-    height, width = images[number]["height"], images[number]["width"]
-    _check_box(entry.get("bbox"), height, width)
-    _check_segmentation(entry.get("segmentation"), height, width)
 
 
 def _check_box(box: Any, height: int, width: int) -> None:
@@ -148,7 +154,7 @@ def clip_box(box: Sequence[float], height: int, width: int) -> NDArray[np.float3
 
 def _check_segmentation(segmentation: Any, height: int, width: int) -> None:
     if not segmentation:
-        raise _BadEntryError("has no segmentation: objects are trained with their masks")
+        raise _BadEntryError("has no segmentation, which this head is trained with: --task.head faster_rcnn takes boxes alone")
     if isinstance(segmentation, dict):
         _check_runs(segmentation, height, width)
     elif not isinstance(segmentation, list):

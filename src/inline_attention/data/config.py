@@ -22,6 +22,14 @@ class DataConfig:
     """Share (of each class) of the training images used for validation where a source has no validation split."""
     limit: int = 0
     """To detect and segment: only the first so many images of each split, for a quick try; 0: all."""
+    images: str = ""
+    """To segment, or detect with instance masks: folder of the images, such as '{split}'; unset: a common name."""
+    masks: str = ""
+    """Folder of their masks, such as '{split}annot' or 'labels/*_mask.png', where * is the image's name."""
+    ignore: tuple[int, ...] = ()
+    """Labels of the masks that are ignored, to segment besides 255: they are no classes, or no objects."""
+    class_name: str = "object"
+    """To detect with instance masks: the name of their one class."""
     size: tuple[int, int] = (32, 32)
     """Height and width that images are resized to; to segment, of the crop, whose shorter side images are scaled to."""
     channels: Literal[1, 3] = 3

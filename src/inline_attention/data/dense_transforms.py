@@ -108,21 +108,25 @@ class DetectionTrainTransform:
     Attributes:
         hflip: probability of a horizontal flip.
         color_jitter: strength; 0 for none.
+        masks: give the objects' masks, too.
     """
 
     hflip: float
     color_jitter: float
+    masks: bool = True
 
     def __call__(self, image: Image.Image, objects: Objects) -> tuple[Tensor, dict[str, Tensor]]:
         """Target: "boxes" (n, 4) as x1, y1, x2, y2, "labels" (n,), "masks" (n, H, W) of uint8, "image_id" (); no crowds."""
         single = ~objects.crowd
-        boxes, masks = torch.from_numpy(objects.boxes[single]), torch.from_numpy(objects.masks(np.flatnonzero(single)))
+        boxes = torch.from_numpy(objects.boxes[single])
+        shapes = {"masks": torch.from_numpy(objects.masks(np.flatnonzero(single)))} if self.masks else {}
         pixels = _to_unit_range(_jitter_colours(F.pil_to_tensor(image), self.color_jitter))
         if _happens(self.hflip):
-            pixels, masks = F.horizontal_flip_image(pixels), F.horizontal_flip_mask(masks)
+            pixels = F.horizontal_flip_image(pixels)
+            shapes = {name: F.horizontal_flip_mask(masks) for name, masks in shapes.items()}
             boxes = F.horizontal_flip_bounding_boxes(boxes, BoundingBoxFormat.XYXY, (objects.height, objects.width))
         labels, image_id = torch.from_numpy(objects.labels[single]), torch.tensor(objects.image_id)
-        return pixels, {"boxes": boxes, "labels": labels, "masks": masks, "image_id": image_id}
+        return pixels, {"boxes": boxes, "labels": labels, **shapes, "image_id": image_id}
 
 
 @dataclass(frozen=True)

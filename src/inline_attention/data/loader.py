@@ -163,7 +163,7 @@ class TransformedDataset(Dataset[Sample]):
                 bad.append(printable(str(error)))
                 continue
             return Sample(pixels, target, sample.valid and (self.training or not bad), tuple(bad), self.images.name(index))
-        raise ValueError(f"none of the {len(self.images)} images can be read: {bad[0]}")
+        raise ValueError(f"none of the {len(self.images)} images can be used: {bad[0]}")
 
 
 class TransformedStream(IterableDataset[Sample]):

@@ -31,6 +31,12 @@ LARGEST_IDX = 2**28
 """Bytes of an unpacked file of Fashion-MNIST, which has 47 million."""
 FASHION_CLASSES = ("t-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "boot")
 
+SOURCE_FIELDS = (
+    *("source", "root", "train", "val", "val_share", "limit", "skip_bad"),
+    *("images", "masks", "ignore", "class_name"),
+)
+"""Fields of `DataConfig` that decide which images are opened."""
+
 
 def open_source(data: DataConfig, *, share: bool = True) -> Source:
     """Open the source that a recipe names. Errors are ValueErrors of one line.
@@ -53,7 +59,7 @@ def open_source(data: DataConfig, *, share: bool = True) -> Source:
 
 def same_images(one: DataConfig, other: DataConfig) -> bool:
     """Whether both open the same images, however they are transformed."""
-    return all(getattr(one, name) == getattr(other, name) for name in ("source", "root", "train", "val", "val_share"))
+    return all(getattr(one, name) == getattr(other, name) for name in SOURCE_FIELDS)
 
 
 def open_split(data: DataConfig, split: str | None, classes: tuple[str, ...] | None = None) -> Source:

@@ -22,35 +22,34 @@ def to_results(
 
     Args:
         image_id: of the image.
-        detection: "boxes" (n, 4) as x1, y1, x2, y2, "labels" (n,) from 1 on, "scores" (n,), "masks" (n, 1, H, W) in 0..1.
+        detection: "boxes" (n, 4) as x1, y1, x2, y2, "labels" (n,) from 1 on, "scores" (n,), and "masks" (n, 1, H, W) in 0..1
+            unless there are boxes alone.
         category_ids: COCO's category ids; label 1 is the first.
         threshold: probability from which on a pixel belongs to a mask.
     """
     corners = detection["boxes"].detach().cpu().double()
     boxes = [[x, y, right - x, below - y] for x, y, right, below in corners.tolist()]
-    masks = (detection["masks"][:, 0] > threshold).cpu().numpy().astype(np.uint8)
-    results = []
-    for box, mask, label, score in zip(boxes, masks, detection["labels"].tolist(), detection["scores"].tolist(), strict=True):
-        code = rle.encode(np.asfortranarray(mask))
-        segmentation = {"size": [int(side) for side in code["size"]], "counts": code["counts"].decode("ascii")}
-        results.append(
-            {
-                "image_id": image_id,
-                "category_id": category_ids[label - 1],
-                "bbox": box,
-                "segmentation": segmentation,
-                "score": score,
-            }
-        )
+    rows = zip(boxes, detection["labels"].tolist(), detection["scores"].tolist(), strict=True)
+    results: list[dict[str, Any]] = [
+        {"image_id": image_id, "category_id": category_ids[label - 1], "bbox": box, "score": score}
+        for box, label, score in rows
+    ]
+    if "masks" in detection:
+        masks = (detection["masks"][:, 0] > threshold).cpu().numpy().astype(np.uint8)
+        for result, mask in zip(results, masks, strict=True):
+            code = rle.encode(np.asfortranarray(mask))
+            size = [int(side) for side in code["size"]]
+            result["segmentation"] = {"size": size, "counts": code["counts"].decode("ascii")}
     return results
 
 
-def average_precision(ground_truth: COCO, results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """COCO's scores in percent, for boxes and for masks; at most 100 objects of each class on each image.
+def average_precision(ground_truth: COCO, results: Sequence[Mapping[str, Any]], *, masks: bool = True) -> dict[str, Any]:
+    """COCO's scores in percent, for boxes, and for masks if there are any; at most 100 objects of each class on each image.
 
     Args:
         ground_truth: the annotated objects. It is not changed.
         results: detections, from `to_results`. Those on images that `ground_truth` does not have do not count.
+        masks: score the masks, too; otherwise neither the ground truth nor the results need any.
 
     Returns:
         "box_ap" (mean over IoU 0.50 to 0.95), "box_ap50", "box_ap75", "box_ap_small", "box_ap_medium", "box_ap_large", and
@@ -64,7 +63,7 @@ def average_precision(ground_truth: COCO, results: Sequence[Mapping[str, Any]]) 
         # The evaluation turns polygons into run-length codes in place: hence copies.
         annotations = ground_truth.dataset.get("annotations", [])
         truth = _with_objects(ground_truth, [{"iscrowd": 0, **annotation} for annotation in annotations])
-        for kind, name in (("bbox", "box"), ("segm", "mask")):
+        for kind, name in (("bbox", "box"), ("segm", "mask"))[: 1 + masks]:
             sized = [{**result, "iscrowd": 0, "area": _area(result, kind)} for result in results]
             detected = _with_objects(ground_truth, sized)
             scores |= {f"{name}_{key}": value for key, value in _evaluate(truth, detected, kind).items()}

@@ -1,4 +1,4 @@
-"""The heads of Cascade Mask R-CNN: three stages, each refines the boxes of the one before (Cai & Vasconcelos, 2019)."""
+"""The heads of Cascade R-CNN, masks optional: three stages that refine each other's boxes (Cai & Vasconcelos, 2019)."""
 
 from math import gcd
 from typing import Any
@@ -39,8 +39,17 @@ class AgnosticPredictor(nn.Module):
         return to_fp32(self.cls_score(x)), to_fp32(self.bbox_pred(x))
 
 
+def mask_parts(pool: MultiScaleRoIAlign | None, width: int, classes: int) -> dict[str, nn.Module | None]:
+    """The mask branch of `RoIHeads` as its arguments: `width` channels, classes without background. Nothing without a pool."""
+    return {
+        "mask_roi_pool": pool,
+        "mask_head": None if pool is None else MaskRCNNHeads(width, [width] * 4, 1),
+        "mask_predictor": None if pool is None else MaskRCNNPredictor(width, width, 1 + classes),
+    }
+
+
 class CascadeHeads(RoIHeads):  # type: ignore[misc]
-    """Three stages of boxes and masks.
+    """Three stages of boxes, and of masks if there is a pool for them.
 
     Each stage is a `RoIHeads` with its own IoU threshold, its own offset weights, and its own heads for boxes and masks. In
     training, stage 1 takes sampled proposals; the others take the refined boxes of the stage before, without gradient. In
@@ -50,7 +59,7 @@ class CascadeHeads(RoIHeads):  # type: ignore[misc]
         classes: without background.
         width: channels of the maps and of convolutions; the hidden layer has four times as many.
         box_roi_pool: pools boxes from the maps, side x side cells.
-        mask_roi_pool: the same for masks.
+        mask_roi_pool: the same for masks; None for boxes alone.
         side: output side of `box_roi_pool`.
         options: other arguments of `RoIHeads`: batch_size_per_image, positive_fraction, score_thresh, nms_thresh,
             detections_per_img.
@@ -62,7 +71,7 @@ class CascadeHeads(RoIHeads):  # type: ignore[misc]
         *,
         width: int,
         box_roi_pool: MultiScaleRoIAlign,
-        mask_roi_pool: MultiScaleRoIAlign,
+        mask_roi_pool: MultiScaleRoIAlign | None,
         side: int,
         **options: Any,
     ) -> None:
@@ -79,9 +88,7 @@ class CascadeHeads(RoIHeads):  # type: ignore[misc]
                 iou,
                 iou,
                 bbox_reg_weights=weights,
-                mask_roi_pool=mask_roi_pool,
-                mask_head=MaskRCNNHeads(width, [width] * 4, 1),
-                mask_predictor=MaskRCNNPredictor(width, width, 1 + classes),
+                **mask_parts(mask_roi_pool, width, classes),
                 **options,
             )
             for iou, weights in zip(MATCH_IOUS, OFFSET_WEIGHTS, strict=True)
@@ -96,7 +103,7 @@ class CascadeHeads(RoIHeads):  # type: ignore[misc]
             features: maps (B, width, h, w) by name.
             proposals: boxes (n, 4) of each image.
             image_shapes: height and width of each image without padding.
-            targets: "boxes" (n, 4), "labels" (n,), "masks" (n, H, W) of each image.
+            targets: "boxes" (n, 4), "labels" (n,), and for masks "masks" (n, H, W) of each image.
         """
         if self.training:
             if targets is None:
@@ -116,10 +123,11 @@ class CascadeHeads(RoIHeads):  # type: ignore[misc]
                 matched, labels, offsets = assign(stage, boxes, targets)
             logits, predicted = self._predict(stage, features, boxes, image_shapes)
             of_class, of_box = box_losses(logits, predicted, torch.cat(labels), torch.cat(tuple(offsets)))
-            of_mask = self._mask_loss(stage, features, boxes, image_shapes, targets, matched, labels)
             losses[f"loss_classifier_{number}"] = weight * of_class
             losses[f"loss_box_{number}"] = weight * of_box
-            losses[f"loss_mask_{number}"] = weight * of_mask
+            if self.mask_roi_pool is not None:
+                of_mask = self._mask_loss(stage, features, boxes, image_shapes, targets, matched, labels)
+                losses[f"loss_mask_{number}"] = weight * of_mask
             boxes = refine(stage, predicted, boxes, image_shapes)
         return losses
 
@@ -167,6 +175,8 @@ class CascadeHeads(RoIHeads):  # type: ignore[misc]
         # softmax(log(mean)) = mean; the one box is repeated for every class
         kept = stages[-1].postprocess_detections(mean.log(), predicted.repeat(1, mean.shape[1]), boxes, image_shapes)
         results = [{"boxes": boxes, "labels": labels, "scores": scores} for boxes, scores, labels in zip(*kept, strict=True)]
+        if self.mask_roi_pool is None:
+            return results
         pooled = self.mask_roi_pool(features, [result["boxes"] for result in results], image_shapes)
         labels = [result["labels"] for result in results]
         masks = [maskrcnn_inference(stage.mask_predictor(stage.mask_head(pooled)), labels) for stage in stages]

@@ -25,7 +25,7 @@ class Cost:
 
 
 def detector_costs(model: Detector, height: int, width: int) -> Cost:
-    """Cost of a detector: backbone, neck and proposals at a size, heads for 1,000 boxes and 100 masks.
+    """Cost of a detector: backbone, neck and proposals at a size, heads for 1,000 boxes, and 100 masks if there are any.
 
     What depends on the image's content is left out. InLine is counted as its equation is written: see `count`.
     """
@@ -69,4 +69,5 @@ class _CountedDetector(_CountedSegmenter):
         for stage in heads.stages if isinstance(heads, CascadeHeads) else [heads]:
             if isinstance(stage, RoIHeads):
                 stage.box_predictor(stage.box_head(boxes))
-                stage.mask_predictor(stage.mask_head(masks))
+                if stage.mask_head is not None:
+                    stage.mask_predictor(stage.mask_head(masks))

@@ -1,4 +1,4 @@
-"""Mask R-CNN and Cascade Mask R-CNN on a pyramid of maps, from torchvision's parts."""
+"""Faster, Mask and Cascade R-CNN on a pyramid of maps, from torchvision's parts."""
 
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torchvision.models.detection.anchor_utils import AnchorGenerator
 from torchvision.models.detection.faster_rcnn import FastRCNNPredictor, TwoMLPHead
 from torchvision.models.detection.generalized_rcnn import GeneralizedRCNN
-from torchvision.models.detection.mask_rcnn import MaskRCNNHeads, MaskRCNNPredictor
+from torchvision.models.detection.mask_rcnn import MaskRCNNPredictor
 from torchvision.models.detection.roi_heads import RoIHeads
 from torchvision.models.detection.rpn import RegionProposalNetwork, RPNHead
 from torchvision.models.detection.transform import GeneralizedRCNNTransform
@@ -18,10 +18,12 @@ from torchvision.ops.feature_pyramid_network import LastLevelMaxPool
 
 from ..models.finite import nonfinite
 from ..ops.sums import to_fp32
-from .cascade import AgnosticPredictor, CascadeHeads
+from .cascade import AgnosticPredictor, CascadeHeads, mask_parts
 from .pyramid import Pyramid
 
-DETECTORS = ("mask_rcnn", "cascade_mask_rcnn")
+DETECTORS = ("mask_rcnn", "cascade_mask_rcnn", "faster_rcnn", "cascade_rcnn")
+"""The last two are the first two without masks: boxes alone."""
+WITH_MASKS = DETECTORS[:2]
 ANCHORS = (32, 64, 128, 256, 512)
 RATIOS = (0.5, 1.0, 2.0)
 LEVELS = ("0", "1", "2", "3")
@@ -96,7 +98,7 @@ def make_detector(
 
     Training: (list of images (C, H, W) in 0..1, list of {"boxes" (n, 4) xyxy, "labels" (n,) of 1..classes, "masks"
     (n, H, W)}) -> losses by name. Evaluation: list of images -> list of {"boxes", "labels", "scores", "masks"
-    (n, 1, H, W) in 0..1} at the images' own sizes.
+    (n, 1, H, W) in 0..1} at the images' own sizes. The heads for boxes alone take and give no "masks".
 
     Args:
         backbone: becomes part of the detector; `freeze_norm` changes it.
@@ -158,7 +160,7 @@ def _proposals(width: int, anchors: tuple[int, ...]) -> RegionProposalNetwork:
 
 def _heads(head: str, classes: int, width: int, samples: int) -> RoIHeads:
     box_pool = MultiScaleRoIAlign(list(LEVELS), BOX_SIDE, 2)
-    mask_pool = MultiScaleRoIAlign(list(LEVELS), MASK_SIDE, 2)
+    mask_pool = MultiScaleRoIAlign(list(LEVELS), MASK_SIDE, 2) if head in WITH_MASKS else None
     options: dict[str, Any] = {
         "batch_size_per_image": samples,
         "positive_fraction": 0.25,
@@ -166,7 +168,7 @@ def _heads(head: str, classes: int, width: int, samples: int) -> RoIHeads:
         "nms_thresh": 0.5,
         "detections_per_img": 100,
     }
-    if head == "cascade_mask_rcnn":
+    if head.startswith("cascade"):
         return CascadeHeads(classes, width=width, box_roi_pool=box_pool, mask_roi_pool=mask_pool, side=BOX_SIDE, **options)
     return RoIHeads(
         box_pool,
@@ -175,8 +177,6 @@ def _heads(head: str, classes: int, width: int, samples: int) -> RoIHeads:
         fg_iou_thresh=0.5,
         bg_iou_thresh=0.5,
         bbox_reg_weights=None,
-        mask_roi_pool=mask_pool,
-        mask_head=MaskRCNNHeads(width, [width] * 4, 1),
-        mask_predictor=MaskRCNNPredictor(width, width, 1 + classes),
+        **mask_parts(mask_pool, width, classes),
         **options,
     )

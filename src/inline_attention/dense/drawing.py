@@ -39,26 +39,26 @@ def draw_objects(
     boxes: Tensor,
     labels: Sequence[str],
     scores: Sequence[float] | Tensor | None,
-    masks: Tensor,
-    classes: Sequence[str] = (),
+    masks: Tensor | None = None,
     opacity: float = 0.45,
 ) -> Image.Image:
     """Draw masks half transparent with a solid contour, thin boxes, and a tag for each with its class and score.
+
+    Each object has its own colour, which its box, mask and tag share.
 
     Args:
         image: H x W pixels; below 480 it is enlarged by a whole factor.
         boxes: (n, 4), x1, y1, x2, y2.
         labels: n class names.
         scores: n scores in 0..1; None for the ground truth.
-        masks: (n, H, W) bool.
-        classes: all class names in order, so that a class has the same colour in all images. Without them, classes get
-            colours in the order in which they occur.
+        masks: (n, H, W) bool; None for boxes alone.
         opacity: of the masks.
     """
     factor = enlargement(image)
+    if masks is None:
+        masks = torch.zeros(len(labels), image.height, image.width, dtype=torch.bool)
     _check_size("masks are", masks, image)
-    names = list(dict.fromkeys([*classes, *labels]))
-    colours = [class_colour(names.index(label)) for label in labels]
+    colours = [class_colour(number) for number in range(len(labels))]
     shares = [None] * len(labels) if scores is None else [float(score) for score in scores]
     places = [_place(box, factor, image) for box in boxes.tolist()]
     if not len(places) == len(labels) == len(shares) == len(masks):
@@ -67,7 +67,8 @@ def draw_objects(
     style = CaptionStyle.of(drawn)
     masks = masks.detach().cpu().bool()
     pixels = pil_to_tensor(drawn)
-    by_size = sorted(range(len(labels)), key=lambda number: -int(masks[number].sum()))  # small objects are drawn on top
+    extent = [(int(mask.sum()), (right - x) * (below - y)) for mask, (x, y, right, below) in zip(masks, places, strict=True)]
+    by_size = sorted(range(len(labels)), key=extent.__getitem__, reverse=True)  # small objects are drawn on top
     for number in by_size:
         _draw_mask(pixels, masks[number], colours[number], opacity, factor, style.line)
     if by_size:

@@ -11,9 +11,10 @@ from ..data.config import AugmentConfig, DataConfig
 from ..data.sources import open_source
 from ..models.counting import count
 from ..models.families import fitting_patch
+from ..training.chosen_recipe import choose_recipe
 from ..training.config import ModelConfig, OptimConfig, Recipe, RunConfig, ScheduleConfig
 from ..training.model_factory import make_model, model_spec
-from ..training.recipe import choose_recipe, load, to_inline
+from ..training.recipe import load, to_inline
 from .candidate import Candidate
 
 BATCH = 64

@@ -14,13 +14,14 @@ from ..data.sources import Source, open_source
 from ..data.transforms import evaluation_transform
 from ..lite.decode import BadImageError, decode
 from ..ops.checks import find_device
+from .chosen_recipe import choose_recipe, looks_dense
 from .classify import Classify
 from .config import Recipe
 from .dense_task import DenseModel, load_dense
 from .engine import Reporter
 from .eval_images import eval_images
 from .load_trained import Trained, load_trained, task_named, top_classes
-from .recipe import absolute_source, choose_recipe, looks_dense
+from .recipe import absolute_source
 from .recipe import load as load_recipe
 from .recipe import shipped as _shipped
 from .run import TrainingResult, run_training

@@ -16,12 +16,12 @@ Precision = Literal["fp32", "bf16", "fp16"]
 
 @dataclass(frozen=True)
 class TaskConfig:
-    """What the model predicts: a class for an image, objects with boxes and masks, or a class for every pixel."""
+    """What the model predicts: a class for an image, objects with boxes (and masks), or a class for every pixel."""
 
     name: Literal["classify", "detect", "segment"] = "classify"
     """What the model predicts of an image."""
-    head: Literal["auto", "mask_rcnn", "cascade_mask_rcnn", "semantic_fpn", "upernet"] = "auto"
-    """On the backbone's maps; auto: mask_rcnn to detect, semantic_fpn to segment."""
+    head: Literal["auto", "mask_rcnn", "cascade_mask_rcnn", "faster_rcnn", "cascade_rcnn", "semantic_fpn", "upernet"] = "auto"
+    """On the backbone's maps; auto: mask_rcnn to detect, or faster_rcnn without masks; semantic_fpn to segment."""
     width: int = 256
     """Channels of the head's maps; its other layers follow."""
     auxiliary: float = 0.4

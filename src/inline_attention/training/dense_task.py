@@ -22,6 +22,9 @@ from .recipe import HEADS
 from .task import Task, make_task
 from .weights_metadata import classes_of, data_of, make_for_file, task_of
 
+NAMED_CLASSES = 20
+"""Classes that are named at the beginning of a run; of more, only the first."""
+
 
 class DenseTask(Task):
     """A task whose model is a head on the feature maps of a timm model."""
@@ -43,6 +46,16 @@ class DenseTask(Task):
     @override
     def make_model(self, name: str, arguments: dict[str, Any], classes: int) -> nn.Module:
         return self.add_head(make_pyramid(name, arguments), classes)
+
+    @override
+    def describe(self, source: Source) -> str:
+        names = ", ".join(source.classes[:NAMED_CLASSES]) + ", ..." * (len(source.classes) > NAMED_CLASSES)
+        count = f"{len(source.classes)} class" + "es" * (len(source.classes) > 1)
+        return f"{self.learned()}, {count}: {names}"
+
+    def learned(self) -> str:
+        """The head and what it is trained on, for a message."""
+        return self.head
 
     @abstractmethod
     def predict(self, model: nn.Module, image: Image.Image, device: torch.device, name: str = "the image") -> Any:

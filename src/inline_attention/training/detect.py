@@ -1,4 +1,4 @@
-"""Detection: objects with boxes and masks."""
+"""Detection: objects with boxes and masks, or with boxes alone."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -15,7 +15,9 @@ from typing_extensions import override
 
 from ..data.coco import CocoDataset, coco_splits, open_coco
 from ..data.dense_transforms import DetectionEvalTransform, DetectionTrainTransform
+from ..data.instance_masks import open_instance_masks
 from ..data.loader import Batch, Transform
+from ..data.mask_folders import INSTANCE_MASKS, FolderPair, find_pair, mask_splits
 from ..data.sources import Source
 from ..data.transforms import normalisation
 from ..dense.average_precision import average_precision, to_results
@@ -23,13 +25,14 @@ from ..dense.detector import make_detector
 from ..dense.pyramid import Pyramid
 from .config import Recipe
 from .dense_task import DenseTask
-from .recipe import model_arguments
+from .recipe import BOX_HEADS, model_arguments
 from .task import Meter
 
 
 class Detect(DenseTask):
     """The sum of the losses of proposals, boxes and masks; COCO's average precision."""
 
+    has_masks: ClassVar[bool] = True
     columns: ClassVar[Mapping[str, str]] = {
         "mask_ap": "mask AP", "mask_ap50": "AP50", "mask_ap75": "AP75", "box_ap": "box AP", "box_ap50": "AP50",
         "box_ap75": "AP75",
@@ -52,13 +55,39 @@ class Detect(DenseTask):
 
     @override
     def splits(self, root: Path) -> Mapping[str, Any]:
-        return coco_splits(root)
+        pair = self._mask_folders(root)
+        return mask_splits(root, pair) if pair else coco_splits(root)
+
+    def _mask_folders(self, root: Path) -> FolderPair | None:
+        """Folders of instance masks that the recipe names, or that are there; None for COCO's files."""
+        data = self.recipe.data
+        return find_pair(root, () if coco_splits(root) else INSTANCE_MASKS, data.images, data.masks)
 
     @override
     def read_split(
         self, root: Path, split: str, known: tuple[str, ...] | None
     ) -> tuple[CocoDataset, tuple[str, ...], tuple[str, ...]]:
-        return open_coco(root, split, classes=known, skip_bad=self.recipe.data.skip_bad)
+        data = self.recipe.data
+        masks = None if self.recipe.task.head == "auto" else self.has_masks
+        if pair := self._mask_folders(root):
+            return open_instance_masks(
+                root, split, pair, class_name=data.class_name, classes=known, ignore=data.ignore, skip_bad=data.skip_bad
+            )
+        if data.ignore:
+            raise ValueError(f"data.ignore is for folders of masks, and {root} has none, got {data.ignore}")
+        return open_coco(root, split, classes=known, skip_bad=data.skip_bad, masks=masks)
+
+    @override
+    def suited_to(self, source: Source) -> "Detect":
+        """The same task, with a head for boxes alone if it was to be chosen and the annotations have no masks."""
+        masks = all(images.has_masks for images in (source.train, source.val) if isinstance(images, CocoDataset))
+        if masks or self.recipe.task.head != "auto":
+            return self
+        return detection_task(self.recipe.with_fields({"task.head": BOX_HEADS[self.head]}))
+
+    @override
+    def learned(self) -> str:
+        return self.head if self.has_masks else f"{self.head} for boxes without masks"
 
     @override
     def add_head(self, pyramid: Pyramid, classes: int) -> nn.Module:
@@ -81,7 +110,11 @@ class Detect(DenseTask):
     @override
     def transform(self, *, training: bool) -> Transform:
         augment = self.recipe.augment
-        return DetectionTrainTransform(augment.hflip, augment.color_jitter) if training else DetectionEvalTransform()
+        return (
+            DetectionTrainTransform(augment.hflip, augment.color_jitter, self.has_masks)
+            if training
+            else DetectionEvalTransform()
+        )
 
     @override
     def loss(self, model: nn.Module, batch: Batch, classes: int) -> Tensor:
@@ -91,7 +124,10 @@ class Detect(DenseTask):
     @override
     @torch.no_grad()
     def predict(self, model: nn.Module, image: Image.Image, device: torch.device, name: str = "the image") -> dict[str, Tensor]:
-        """Objects, highest score first: boxes (n, 4) xyxy, labels (n,) from 1, scores (n,), masks (n, 1, H, W) in 0..1."""
+        """Objects, highest score first: boxes (n, 4) xyxy, labels (n,) from 1, scores (n,), and masks (n, 1, H, W) in 0..1.
+
+        A head for boxes alone gives no masks.
+        """
         pixels = to_image(image).to(device, torch.float32) / 255
         found = detections(model, [pixels], [name])[0]
         return {name: value.cpu() for name, value in found.items()}
@@ -99,7 +135,19 @@ class Detect(DenseTask):
     @override
     def meter(self, source: Source, accelerator: Accelerator) -> "ObjectMeter":
         assert isinstance(source.val, CocoDataset)
-        return ObjectMeter(source.val, accelerator)
+        return ObjectMeter(source.val, accelerator, masks=self.has_masks)
+
+
+class DetectBoxes(Detect):
+    """Detection by a head without masks: boxes alone, in losses and in scores."""
+
+    has_masks: ClassVar[bool] = False
+    columns: ClassVar[Mapping[str, str]] = {"box_ap": "box AP", "box_ap50": "AP50", "box_ap75": "AP75"}
+
+
+def detection_task(recipe: Recipe) -> Detect:
+    """The task of a recipe to detect, with masks or without, as its head has them."""
+    return DetectBoxes(recipe) if recipe.task.head in BOX_HEADS.values() else Detect(recipe)
 
 
 def detections(model: nn.Module, images: list[Tensor], names: Sequence[str]) -> list[dict[str, Tensor]]:
@@ -117,10 +165,10 @@ def detections(model: nn.Module, images: list[Tensor], names: Sequence[str]) -> 
 
 
 class ObjectMeter(Meter):
-    """COCO's average precision of boxes and masks, through pycocotools."""
+    """COCO's average precision of boxes, and of masks if there are any, through pycocotools."""
 
-    def __init__(self, images: CocoDataset, accelerator: Accelerator) -> None:
-        self.images, self.accelerator = images, accelerator
+    def __init__(self, images: CocoDataset, accelerator: Accelerator, *, masks: bool = True) -> None:
+        self.images, self.accelerator, self.masks = images, accelerator, masks
         self.results: list[dict[str, Any]] = []
         self.found: dict[str, Any] = {}
 
@@ -136,11 +184,11 @@ class ObjectMeter(Meter):
         shared: list[Any] = [None]
         results = gather_object(self.results)
         if self.accelerator.is_main_process:
-            shared[0] = average_precision(self.images.ground_truth(), results)
+            shared[0] = average_precision(self.images.ground_truth(), results, masks=self.masks)
         self.found = broadcast_object_list(shared)[0]
         return {name: value for name, value in self.found.items() if not name.endswith("_by_class")}
 
     @override
     def details(self) -> dict[str, Any]:
-        """`per_class`: average precision of each class's masks, None for one without objects."""
-        return {"per_class": self.found["mask_ap_by_class"]}
+        """`per_class`: average precision of each class's masks, or boxes without masks; None for one without objects."""
+        return {"per_class": self.found["mask_ap_by_class" if self.masks else "box_ap_by_class"]}

@@ -55,7 +55,9 @@ def estimate(task: Task, processes: int, device: torch.device, source: Source | 
     Args:
         source: the recipe's images, if they are open already.
     """
-    recipe, source = task.recipe, task.open() if source is None else source
+    source = task.open() if source is None else source
+    task = task.suited_to(source)
+    recipe = task.recipe
     model, _ = build_model(task, source.classes)
     plan = make_plan(recipe, len(source.train), processes)
     model = model.to(device).train()

@@ -1,14 +1,14 @@
-"""Recipes as TOML: found by name, read, checked, written, and chosen by the images if none is named."""
+"""Recipes as TOML: found by name, read, checked and written."""
 
 import sys
 from collections.abc import Container, Mapping
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import fields, is_dataclass
 from importlib.resources import files
 from json import dumps
 from math import isfinite
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -19,10 +19,6 @@ from ..data.config import data_faults
 from ..lite.decode import first_line
 from ..lite.limits import excess
 from .config import RENAMED_FIELDS, RESUMABLE_FIELDS, SEED_LIMIT, ModelConfig, Recipe, nearest
-
-if TYPE_CHECKING:
-    from ..data.datasets import ImageDataset, StreamingDataset
-    from ..data.sources import Source
 
 Section = TypeVar("Section")
 
@@ -262,7 +258,7 @@ MOST = {
     "optim.batch": 10**7, "optim.device_batch": 10**7, "task.width": 2**16, "run.seed": SEED_LIMIT - 1,
 }  # fmt: skip
 """The largest values of whole numbers, beyond which there is a mistake; 10^9 for all others."""
-MAY_BE_EMPTY = ("model.args", "model.swap", "augment.auto")
+MAY_BE_EMPTY = ("model.args", "model.swap", "augment.auto", "data.images", "data.masks")
 
 
 def _check_values(values: Mapping[str, Any]) -> list[str]:
@@ -291,18 +287,25 @@ def _check_schedule(recipe: Recipe) -> list[str]:
     return faults
 
 
-HEADS = {"classify": (), "detect": ("mask_rcnn", "cascade_mask_rcnn"), "segment": ("semantic_fpn", "upernet")}
+HEADS = {
+    "classify": (),
+    "detect": ("mask_rcnn", "cascade_mask_rcnn", "faster_rcnn", "cascade_rcnn"),
+    "segment": ("semantic_fpn", "upernet"),
+}
 """Heads of each task; the first is the default."""
+BOX_HEADS = {"mask_rcnn": "faster_rcnn", "cascade_mask_rcnn": "cascade_rcnn"}
+"""A detector with masks, and the same without: boxes alone."""
 _DETECTING = ("task.sides", "task.anchors", "task.samples", "task.freeze_norm")
 _SEGMENTING = ("task.auxiliary", "task.inference", "task.stride", "task.side", "augment.resize")
 _CLASSIFYING = (
     "data.root", "data.train", "data.crop_mode", "data.crop", "augment.scale", "augment.ratio", "augment.vflip", "augment.auto",
     "augment.erase", "augment.mixup", "augment.cutmix", "augment.mix_prob", "augment.mix_switch", "augment.smoothing",
 )  # fmt: skip
+_MASKS = ("data.images", "data.masks", "data.ignore", "data.class_name")
 UNUSED_BY_TASK = {
-    "classify": (*_DETECTING, *_SEGMENTING, "task.head", "task.width", "task.longest", "data.limit"),
+    "classify": (*_DETECTING, *_SEGMENTING, "task.head", "task.width", "task.longest", "data.limit", *_MASKS),
     "detect": (*_SEGMENTING, *_CLASSIFYING, "data.size", "data.interpolation"),
-    "segment": (*_DETECTING, *_CLASSIFYING),
+    "segment": (*_DETECTING, *_CLASSIFYING, "data.class_name"),
 }
 """Fields that a task does not use."""
 SMALLEST = 8
@@ -333,73 +336,9 @@ def _check_task(recipe: Recipe) -> list[str]:
     return faults
 
 
-RECIPE_OF_SOURCE = {"digits": "digits", "fashion-mnist": "fashion_mnist", "torch/fashion_mnist": "fashion_mnist"}
-RECIPE_OF_SIDE = ((48, "small_images"), (96, "medium_images"))
-"""Recipes for images whose shorter side has up to so many pixels."""
-LARGE = "large_images"
-MEASURED_IMAGES = 24
-"""Images that are read to find out their size."""
-FEWEST_STEPS = 4
-"""Steps per epoch below which the batch is made smaller."""
-
-
-def choose_recipe(name: str, source: "Source") -> tuple[str, Recipe]:
-    """Name and recipe for images, by their typical size; with few images, the batch is smaller, and with it the rates.
-
-    Args:
-        name: `data.source` of the images.
-        source: the same, open.
-    """
-    chosen = RECIPE_OF_SOURCE.get(name) or _by_side(source)
-    recipe = load(chosen)
-    most = max(2, len(source.train) // FEWEST_STEPS)
-    if recipe.optim.batch > most:
-        recipe = replace(recipe, optim=replace(recipe.optim, batch=2 ** (most.bit_length() - 1)))
-    return chosen, recipe
-
-
-def looks_dense(root: Path) -> tuple[str, str] | None:
-    """The task that a folder suits, and what shows it, if that is another than classification."""
-    for task, pattern in (
-        ("detect", "annotations/instances_*.json"),
-        ("detect", "train/_annotations.coco.json"),
-        ("segment", "annotations/trimaps"),
-        ("segment", "annotations/training"),
-        ("segment", "SegmentationClass"),
-    ):
-        if root.is_dir() and any(root.glob(pattern)):
-            return task, pattern
-    both = (root / "images").is_dir() and any((root / name).is_dir() for name in ("masks", "labels"))
-    return ("segment", "images/ and masks/") if both else None
-
-
 def absolute_source(source: str) -> str:
     """A path that exists as an absolute one, since a run is used from other folders, too; names of sources as they are."""
     if not source.strip():
         raise ValueError(f"the images must not be empty, got {source!r}: give a folder, or the name of a source")
     path = Path(source).expanduser()
     return str(path.resolve()) if path.exists() else source
-
-
-def _by_side(source: "Source") -> str:
-    """The name of the recipe for images of this size."""
-    typical = typical_side(source.train)
-    if typical is None:
-        return LARGE
-    return next((name for side, name in RECIPE_OF_SIDE if typical <= side), LARGE)
-
-
-def typical_side(images: "ImageDataset | StreamingDataset", count: int = MEASURED_IMAGES) -> int | None:
-    """The median shorter side of `count` images, spread over all; None for a stream, or if none of them can be read."""
-    from ..data.datasets import StreamingDataset
-    from ..lite.decode import BadImageError
-
-    if isinstance(images, StreamingDataset):
-        return None
-    sides = []
-    for index in range(0, len(images), max(1, len(images) // count)):
-        try:
-            sides.append(min(images.load(index, 3)[0].size))
-        except BadImageError:  # training will report it
-            continue
-    return sorted(sides)[len(sides) // 2] if sides else None

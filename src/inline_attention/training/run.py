@@ -75,9 +75,11 @@ def run_training(
         stop: asked after every step whether to save and stop.
         device: 'auto', 'cpu', or the accelerator that must be there.
     """
-    recipe, reporter, folder = task.recipe, reporter or SilentReporter(), RunFolder(out)
-    check(recipe)
+    reporter, folder = reporter or SilentReporter(), RunFolder(out)
+    check(task.recipe)
     source = task.open() if source is None else source
+    task = task.suited_to(source)
+    recipe = task.recipe
     if source.split == "test" and not resume:
         raise ValueError(
             f"training does not look at test images: leave out data.val {recipe.data.val}, and score the run on them by "
@@ -131,6 +133,8 @@ def _make_engine(
     scheduler = build_scheduler(optimizer, plan)
     checkpoint = _begin(folder, recipe, source, accelerator, reporter, locks, resume=resume)
     reporter.message(f"scored on {len(source.val):,} images of the split {source.split_text}")
+    if about := task.describe(source):
+        reporter.message(about)
     if loaded:
         reporter.message(f"{recipe.model.weights}: {loaded}")
     if recipe.run.fsdp and accelerator.distributed_type != DistributedType.FSDP:

@@ -13,6 +13,7 @@ from typing import Any
 from accelerate import Accelerator
 from torch import nn
 
+from ..data.config import DataConfig
 from ..data.sources import Source, before_splits
 from ..lite.decode import first_line
 from ..lite.json_file import read_object
@@ -28,6 +29,8 @@ RENAMED_KEYS = {"pictures": "images", "pictures_per_second": "images_per_second"
 """Keys of JSON files that the first version wrote, and what they are called now."""
 DATA = "data.json"
 """Which images a run is trained and scored on. Runs by earlier versions do not have it."""
+MASK_FIELDS = ("images", "masks", "ignore", "class_name")
+"""Fields of `DataConfig` about folders of masks, which other images of a run are read by, too."""
 
 
 def upgrade_names(record: Mapping[str, Any]) -> dict[str, Any]:
@@ -198,6 +201,8 @@ class RunWriter:
         recipe = self.task.recipe
         name, arguments = self.task.model_spec(len(self.classes))
         data = {key: getattr(recipe.data, key) for key in TRANSFORM_FIELDS}
+        layout = {key: getattr(recipe.data, key) for key in MASK_FIELDS}
+        data |= {key: value for key, value in layout.items() if value != getattr(DataConfig, key)}
         task = {} if recipe.task.name == "classify" else {"task": asdict(recipe.task)}
         return {"model": name, "arguments": arguments, "classes": self.classes, "data": data, **task}
 

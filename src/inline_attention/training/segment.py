@@ -34,13 +34,21 @@ class Segment(DenseTask):
 
     @override
     def splits(self, root: Path) -> Mapping[str, Any]:
-        return label_map_splits(root)
+        data = self.recipe.data
+        return label_map_splits(root, data.images, data.masks)
 
     @override
     def read_split(
         self, root: Path, split: str, known: tuple[str, ...] | None
     ) -> tuple[LabelMapDataset, tuple[str, ...], tuple[()]]:
-        return (*open_label_maps(root, split, classes=known), ())
+        data = self.recipe.data
+        found = open_label_maps(root, split, classes=known, ignore=data.ignore, images=data.images, masks=data.masks)
+        return (*found, ())
+
+    @override
+    def learned(self) -> str:
+        height, width = self.recipe.data.size
+        return f"{self.head} on crops of {height} x {width}"
 
     @override
     def add_head(self, pyramid: Pyramid, classes: int) -> nn.Module:

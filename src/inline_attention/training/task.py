@@ -66,6 +66,14 @@ class Task(ABC):
     def open(self) -> Source:
         """The images that the recipe names."""
 
+    def suited_to(self, source: Source) -> "Task":
+        """The same task, or one whose recipe has what the images decide, such as a head without masks."""
+        return self
+
+    def describe(self, source: Source) -> str | None:
+        """One line for the beginning of a run, about what is learned from these images."""
+        return None
+
     @abstractmethod
     def open_split(self, split: str | None, classes: tuple[str, ...]) -> Source:
         """One split of the images that the recipe names, as `val`, for a model with these classes.
@@ -105,9 +113,9 @@ class Task(ABC):
 def make_task(recipe: Recipe) -> Task:
     """The task of a recipe. What detection and segmentation need is imported with them."""
     if recipe.task.name == "detect":
-        from .detect import Detect
+        from .detect import detection_task
 
-        return Detect(recipe)
+        return detection_task(recipe)
     if recipe.task.name == "segment":
         from .segment import Segment
 

@@ -1,0 +1,49 @@
+"""Fits the small recipes for detection and segmentation to images: the crop to their size, the batch to their number."""
+
+from dataclasses import replace
+
+from ..data.sources import Source
+from .chosen_recipe import FEWEST_STEPS, typical_side
+from .config import Recipe
+
+CROP_OF_SIDE = ((160, 128), (240, 160))
+"""Images whose shorter side has up to so many pixels, and the side of their training crop."""
+LARGEST_CROP = 192
+BATCH_PIXELS = 16 * 128**2
+"""Of all crops of a step together: larger crops make smaller batches."""
+FEWEST_PASSES = 3
+"""Epochs, however large the crops are."""
+
+
+def fit_recipe(recipe: Recipe, source: Source, size: tuple[int, int] | None = None) -> Recipe:
+    """A small recipe of a dense task, fitted to the images that it will be trained on.
+
+    To segment, the crop follows the images' shorter side. A larger crop takes fewer images a step and fewer epochs, so that a
+    run takes as long as with the recipe's own crop. With few images the batch is smaller, so that an epoch has a few steps.
+
+    Args:
+        recipe: detect_small or segment_small.
+        source: the images.
+        size: of the crop, if it is chosen already.
+    """
+    batch = recipe.optim.batch
+    if recipe.task.name == "segment":
+        side = _crop_side(source)
+        height, width = size or (side, side)
+        larger = max(1.0, height * width / (recipe.data.size[0] * recipe.data.size[1]))
+        epochs = max(FEWEST_PASSES, round(recipe.schedule.epochs / larger))
+        batch = max(2, BATCH_PIXELS // (height * width))
+        recipe = replace(
+            recipe,
+            data=replace(recipe.data, size=(height, width)),
+            schedule=replace(recipe.schedule, epochs=epochs, warmup=min(recipe.schedule.warmup, epochs)),
+        )
+    batch = min(batch, recipe.optim.batch, max(2, len(source.train) // FEWEST_STEPS))
+    batch = 2 ** (batch.bit_length() - 1)
+    rate_batch = batch if recipe.task.name == "segment" else recipe.optim.rate_batch  # a segmenter's rate suits any of them
+    return replace(recipe, optim=replace(recipe.optim, batch=batch, rate_batch=rate_batch))
+
+
+def _crop_side(source: Source) -> int:
+    typical = typical_side(source.train) or 0
+    return next((crop for side, crop in CROP_OF_SIDE if typical <= side), LARGEST_CROP)
