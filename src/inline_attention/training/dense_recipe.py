@@ -6,11 +6,11 @@ from ..data.sources import Source
 from .chosen_recipe import FEWEST_STEPS, typical_side
 from .config import Recipe
 
-CROP_OF_SIDE = ((160, 128), (240, 160))
+CROP_OF_SIDE = ((160, 128),)
 """Images whose shorter side has up to so many pixels, and the side of their training crop."""
-LARGEST_CROP = 192
-BATCH_PIXELS = 16 * 128**2
-"""Of all crops of a step together: larger crops make smaller batches."""
+LARGEST_CROP = 160
+ENOUGH_STEPS, SMALLEST_BATCH = 1000, 4
+"""A segmenter's batch is made smaller, down to this, until its run has so many steps."""
 FEWEST_PASSES = 3
 """Epochs, however large the crops are."""
 
@@ -18,8 +18,8 @@ FEWEST_PASSES = 3
 def fit_recipe(recipe: Recipe, source: Source, size: tuple[int, int] | None = None) -> Recipe:
     """A small recipe of a dense task, fitted to the images that it will be trained on.
 
-    To segment, the crop follows the images' shorter side. A larger crop takes fewer images a step and fewer epochs, so that a
-    run takes as long as with the recipe's own crop. With few images the batch is smaller, so that an epoch has a few steps.
+    To segment, the crop follows the images' shorter side. A larger crop takes fewer epochs, so that a
+    run takes as long as with the recipe's own crop. With few images the batch is smaller, so that there are enough steps.
 
     Args:
         recipe: detect_small or segment_small.
@@ -32,13 +32,13 @@ def fit_recipe(recipe: Recipe, source: Source, size: tuple[int, int] | None = No
         height, width = size or (side, side)
         larger = max(1.0, height * width / (recipe.data.size[0] * recipe.data.size[1]))
         epochs = max(FEWEST_PASSES, round(recipe.schedule.epochs / larger))
-        batch = max(2, BATCH_PIXELS // (height * width))
+        batch = min(batch, max(SMALLEST_BATCH, epochs * len(source.train) // ENOUGH_STEPS))
         recipe = replace(
             recipe,
             data=replace(recipe.data, size=(height, width)),
             schedule=replace(recipe.schedule, epochs=epochs, warmup=min(recipe.schedule.warmup, epochs)),
         )
-    batch = min(batch, recipe.optim.batch, max(2, len(source.train) // FEWEST_STEPS))
+    batch = min(batch, max(2, len(source.train) // FEWEST_STEPS))
     batch = 2 ** (batch.bit_length() - 1)
     rate_batch = batch if recipe.task.name == "segment" else recipe.optim.rate_batch  # a segmenter's rate suits any of them
     return replace(recipe, optim=replace(recipe.optim, batch=batch, rate_batch=rate_batch))
