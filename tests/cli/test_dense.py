@@ -145,7 +145,7 @@ def test_boxes_alone_from_training_to_prediction(capsys, tmp_path):
     assert "box AP" in told.out
     assert "mask" not in told.out
     text = ran(capsys, "eval", out, "--device", "cpu")
-    assert re.search(r"\n *boxes ", text)
+    assert re.search(r"\n *val +boxes ", text)
     assert "masks" not in text
     assert not [key for key in json.loads((out / "eval" / "eval.json").read_text()) if "mask" in key]
     words = ("predict", data / "val2017/1.png", "--model", out, "--out", tmp_path / "drawn", "--threshold", 0, "--json")

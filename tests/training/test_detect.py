@@ -110,6 +110,9 @@ def test_a_head_with_masks_needs_masks_and_keeps_its_name(data, tmp_path):
     bare = without_masks(write_coco(tmp_path / "data"))
     with pytest.raises(ValueError, match=r"has no segmentation, which this head is trained with: --task\.head faster_rcnn"):
         make_task(detect_recipe(bare)).open()
+    trained = make_task(detect_recipe(bare, task={"head": "auto"}))
+    with pytest.raises(ValueError, match=r"instances_train2017\.json has no segmentations, and mask_rcnn is scored by masks"):
+        trained.meter(trained.open_split("train", ("ball", "box")), Accelerator(cpu=True))
 
 
 def test_instance_masks_are_detected(tmp_path):

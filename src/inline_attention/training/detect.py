@@ -135,6 +135,8 @@ class Detect(DenseTask):
     @override
     def meter(self, source: Source, accelerator: Accelerator) -> "ObjectMeter":
         assert isinstance(source.val, CocoDataset)
+        if self.has_masks and not source.val.has_masks:
+            raise ValueError(f"{source.val.coco_json} has no segmentations, and {self.head} is scored by masks: add them")
         return ObjectMeter(source.val, accelerator, masks=self.has_masks)
 
 
