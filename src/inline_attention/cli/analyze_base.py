@@ -13,7 +13,7 @@ from rich.table import Table
 
 from .analyze_inputs import AnalyzedImages, LoadedModel, load_images, load_models
 from .arguments import prepare_folder, usable_device
-from .messages import warn
+from .main import warn
 from .progress import counter, track
 
 if TYPE_CHECKING:

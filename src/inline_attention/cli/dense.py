@@ -10,7 +10,7 @@ from rich.console import Console
 from ..lite.text import printable
 from .arguments import prepare_folder
 from .eval import Eval, eval_folder, print_rest, score, score_table, write_score
-from .messages import warn
+from .main import warn
 from .train_report import number
 
 if TYPE_CHECKING:

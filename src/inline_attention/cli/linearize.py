@@ -22,7 +22,8 @@ from .arguments import prepare_folder
 from .train_report import TrainingReport, number
 
 if TYPE_CHECKING:
-    from ..training.linearize import LinearizeConfig, Teacher
+    from ..training.linearize import LinearizeConfig
+    from ..training.linearize_task import Teacher
     from ..training.load_trained import Trained
 
 
@@ -80,8 +81,8 @@ class Linearize:
     def run(self) -> None:
         """Swap the attention, match it layer by layer, distil, print the result."""
         from ..models.swap import swap
-        from ..training.linearize import Linearize as Phase
         from ..training.linearize import check_config, linearize
+        from ..training.linearize_task import Linearize as Phase
         from .train import stop_signals
 
         if int(os.environ.get("WORLD_SIZE", "1")) > 1:
@@ -232,7 +233,7 @@ def _absolute(value: Any) -> Any:
 
 
 def _as_teacher(trained: "Trained") -> "Teacher":
-    from ..training.linearize import Teacher
+    from ..training.linearize_task import Teacher
 
     classes = trained.classes if int(getattr(trained.model, "num_classes", 0)) else ()
     return Teacher(trained.model, trained.name, trained.arguments, classes)

@@ -5,7 +5,7 @@ from importlib import import_module
 
 from inline_command import pick, quick_answer
 
-from .messages import accept_any_character, warn
+from ..lite.text import printable
 
 EXTRAS = {
     **dict.fromkeys(("accelerate", "scipy", "sklearn", "torchmetrics", "tensorboard"), "train"),
@@ -56,3 +56,16 @@ def _run(words: list[str]) -> None:
         kind.from_words(rest).run()
         return
     parse(kind, rest, title).run()
+
+
+def warn(text: object) -> None:
+    """Print a line about something that went wrong."""
+    # The newline is part of the text: several processes may write at once, and print would write it separately.
+    print(f"inline: {printable(text)}\n", end="", file=sys.stderr)
+
+
+def accept_any_character() -> None:
+    """Let both outputs escape characters that their encoding does not have, such as that of `LANG=C`, instead of raising."""
+    for output in (sys.stdout, sys.stderr):
+        if hasattr(output, "reconfigure"):
+            output.reconfigure(errors="backslashreplace")

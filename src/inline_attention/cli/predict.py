@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
-from .messages import warn
+from .main import warn
 
 if TYPE_CHECKING:
     import torch

@@ -12,7 +12,7 @@ from PIL import Image
 from ..lite.decode import BadImageError, decode
 from ..lite.text import printable
 from .arguments import explain_unknown, option_types
-from .messages import warn
+from .main import warn
 
 Pixels = TypeVar("Pixels")
 NOT_FOR_ONNX = ("model", "task", "weights", "out", "threshold", "inference", "side", "ema", "stream", "folder", "device")
