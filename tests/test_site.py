@@ -91,7 +91,8 @@ def test_the_site_has_all_tables_code_blocks_and_formulas_of_a_page(site, pages,
     assert pages[page].tables == len(re.findall(r"^\|[ |:-]+\|$", text, flags=re.MULTILINE))
     built = page.read_text()
     assert "```" not in built
-    assert built.count('<div class="highlight">') == len(re.findall(r"^```", text, flags=re.MULTILINE)) // 2
+    blocks = re.findall(r'<div class="(?:language-\w+ )?highlight">', built)
+    assert len(blocks) == len(re.findall(r"^```", text, flags=re.MULTILINE)) // 2
     prose = re.sub(r"^```.*?^```|`[^`\n]+`", "", text, flags=re.MULTILINE | re.DOTALL)
     formulas = re.findall(r"\$\$.+?\$\$|\$[^$\s][^$]*\$", prose, flags=re.DOTALL)
     assert pages[page].formulas == len(formulas)

@@ -48,6 +48,8 @@ def test_eval_scores_the_split_that_is_asked_for(trained, tmp_path, capsys):
     assert "48 images of " in out
     assert ", split train, fingerprint " in out
     assert "The run was trained on all of them: this is no measure of other images." in out
+    everything = json.loads(run(capsys, *words, "--split", "all", "--json")[1])
+    assert (everything["images"], everything["trained_on"], everything["chosen_by"]) == (60, 48, False)
     code, _, err = run(capsys, *words, "--split", "test")
     assert (code, err) == (2, f"inline: {trained / 'data'} has no split test; there are: train, val\n")
     for number, (split, count) in enumerate({"train": 2, "val": 3, "test": 4}.items()):

@@ -1,7 +1,9 @@
 """Which splits a source has, which one is used, and what tells two sets of images apart."""
 
+import gzip
 import shutil
 import tarfile
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,6 +14,10 @@ from inline_attention.data.config import DataConfig
 from inline_attention.data.label_maps import label_map_splits, open_label_maps
 from inline_attention.data.sources import before_splits, open_source, open_split
 from inline_attention.data.splits import NoSplitError, folder_splits
+from inline_attention.training.classify import Classify
+from inline_attention.training.config import Recipe
+from inline_attention.training.eval_images import eval_images
+from inline_attention.training.run_folder import RunFolder
 
 from ..training.small import write_images
 from ..training.small_dense import write_coco, write_maps
@@ -131,3 +137,29 @@ def test_the_fingerprint_is_of_the_images_alone(tmp_path, three):
     path = root / "annotations" / "instances_val2017.json"
     path.write_text(path.read_text().replace('"iscrowd": 0', '"iscrowd": 1'))
     assert open_coco(root, "val")[0].entries() != whole.entries()
+
+
+def test_two_names_of_one_split_are_refused(tmp_path):
+    for split in ("train", "val", "validation"):
+        write_images(tmp_path / split, 2)
+    with pytest.raises(ValueError, match="has val and validation, two names of one split: rename or remove one of them"):
+        open_split(DataConfig(source=str(tmp_path)), "validation")
+
+
+def write_idx(prefix, count):
+    """Images and labels as Fashion-MNIST has them."""
+    for kind, length, header in (("images-idx3", 784, 16), ("labels-idx1", 1, 8)):
+        Path(f"{prefix}-{kind}-ubyte.gz").write_bytes(gzip.compress(bytes(header) + bytes(range(10)) * (count * length // 10)))
+
+
+def test_validation_images_under_another_name_are_said(tmp_path):
+    """Fashion-MNIST's validation images are its test images: the weights of a run were chosen by both."""
+    write_idx(tmp_path / "train", 20)
+    write_idx(tmp_path / "t10k", 10)
+    folder = RunFolder(tmp_path / "run")
+    recipe = Recipe(data=DataConfig(source="fashion-mnist", root=str(tmp_path)))
+    source = open_source(recipe.data)
+    folder.begin(recipe, {}, source)
+    for split in (None, "test", "val"):
+        found = eval_images(Classify(recipe), source.classes, str(folder.path), split=split)
+        assert (found.chosen_by, found.trained_on) == (True, 0), split

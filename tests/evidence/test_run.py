@@ -220,6 +220,15 @@ def when(condition, action):
     Thread(target=poll, daemon=True).start()
 
 
+@pytest.fixture
+def ctrl_c():
+    """Ctrl-C works, also where a shell has started the tests in the background: it lets such processes ignore it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("ctrl_c")
 def test_a_process_that_dies_and_one_that_is_stopped(tmp_path):
     """A killed process costs its trial only, which runs again later; a stopped one saves a checkpoint."""
     long = plan_trials([CLAIM], Scale("glance", 4_000, 8, 1), DIGITS, 1).trainings  # a lost signal fails, instead of hanging

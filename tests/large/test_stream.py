@@ -193,6 +193,14 @@ def test_wrong_files_are_refused(tmp_path, pixels):
         stream(model, tmp_path / "objects.npy")
 
 
+def test_outputs_that_are_not_finite_are_an_error():
+    model = create_model("inline_deit_nano", num_classes=3).eval()
+    with torch.no_grad():
+        model.head.weight[1, 2] = float("nan")
+    with pytest.raises(FloatingPointError, match="InLineDeiT"):
+        stream(model, torch.randn(3, 32, 32), tokens=20)
+
+
 def test_unsuitable_models_are_refused():
     image = torch.zeros(3, 64, 64)
     with pytest.raises(

@@ -74,6 +74,14 @@ def test_every_published_name_has_its_place():
         assert (report.resized, report.left_out, report.kept) == ({}, {}, {})
 
 
+def test_a_file_that_holds_itself_is_read(tmp_path):
+    state = dict(official("inline_deit_tiny"))
+    whole = {"model": state, "again": {}}
+    whole["again"]["whole"] = whole["self"] = whole
+    torch.save(whole, tmp_path / "loop.pth")
+    assert torch.equal(read_checkpoint(tmp_path / "loop.pth")["model"]["head.weight"], state["head.weight"])
+
+
 def test_reading_leaves_no_trace(tmp_path):
     """One file after the other, by either way, in any order."""
     path = publish("inline_deit_tiny", tmp_path / "published.pth", args=Namespace(lr=1))

@@ -6,8 +6,11 @@ from dataclasses import replace
 
 import pytest
 
+from inline_attention.data.config import DataConfig
+from inline_attention.data.sources import open_source
 from inline_attention.data.splits import NoSplitError
 from inline_attention.training.classify import Classify
+from inline_attention.training.config import Recipe
 from inline_attention.training.dense_task import split_by_name
 from inline_attention.training.load_trained import metadata_of
 from inline_attention.training.run import run_training
@@ -114,3 +117,15 @@ def test_a_run_of_an_earlier_version_keeps_its_validation_images(tmp_path):
     resumed = run_training(Classify(RunFolder(tmp_path / "run").recipe()), tmp_path / "run", resume=True, device="cpu")
     assert (resumed.finished, resumed.best["images"], resumed.source.split) == (True, 12, "test")
     assert RunFolder(tmp_path / "run").recipe().data.val == "test", "now it is written down"
+
+
+def test_a_run_that_is_killed_while_it_begins_is_none_of_an_earlier_version(tmp_path, monkeypatch):
+    """With train/ and test/ alone: whatever was written last, test images do not become validation images."""
+    for number, split in enumerate(("train", "test")):
+        write_images(tmp_path / "data" / split, 5, seed=number)
+    recipe = Recipe(data=DataConfig(source=str(tmp_path / "data")))
+    source, folder = open_source(recipe.data), RunFolder(tmp_path / "run")
+    written = []
+    monkeypatch.setattr(RunFolder, "write", lambda self, name, text: written.append(name))
+    folder.begin(recipe, {}, source)
+    assert written.index("data.json") < written.index("recipe.toml")

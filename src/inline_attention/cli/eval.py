@@ -177,8 +177,9 @@ def write_score(
     from ..training.plots import draw_confusion
 
     record = {
-        **facts, **images.source.scored, "trained_on": images.trained_on, **found.metrics, **found.details,
-        "images": found.images, "images_per_second": found.images_per_second, "bad": bad, "classes": classes,
+        **facts, **images.source.scored, "trained_on": images.trained_on, "chosen_by": images.chosen_by,
+        **found.metrics, **found.details, "images": found.images, "images_per_second": found.images_per_second, "bad": bad,
+        "classes": classes,
     }  # fmt: skip
     text = "{\n" + ",\n".join(f" {json.dumps(key)}: {json.dumps(value)}" for key, value in record.items()) + "\n}"
     (out / "eval.json").write_text(text + "\n")

@@ -207,7 +207,7 @@ def coco_splits(root: Path) -> dict[str, list[Path]]:
             files.setdefault(canonical(named[1]), []).append(path)
     for path in sorted(root.glob(f"*/{ROBOFLOW_FILE}")):
         files.setdefault(canonical(path.parent.name), []).append(path)
-    return by_split(files)
+    return by_split(files, root)
 
 
 def _find(root: Path, split: str) -> tuple[Path, Path]:

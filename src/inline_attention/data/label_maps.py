@@ -209,7 +209,7 @@ def _without(
 
 
 def _ade_splits(root: Path) -> dict[str, Path]:
-    return by_split({path.name: path for path in (root / "annotations").iterdir() if path.is_dir()})
+    return by_split({path.name: path for path in (root / "annotations").iterdir() if path.is_dir()}, root)
 
 
 def _open_ade(root: Path, folder: Path) -> _Labels:
@@ -230,7 +230,7 @@ def _ade_names(table: Path) -> tuple[str, ...]:
 
 
 def _voc_splits(root: Path) -> dict[str, Path]:
-    return by_split({path.stem: path for path in root.glob("ImageSets/Segmentation/*.txt")})
+    return by_split({path.stem: path for path in root.glob("ImageSets/Segmentation/*.txt")}, root)
 
 
 def _open_voc(root: Path, listing: Path) -> _Labels:

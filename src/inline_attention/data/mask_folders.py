@@ -78,9 +78,9 @@ def mask_splits(root: Path, pair: FolderPair) -> dict[str, str]:
     """
     if SPLIT not in pair.images:
         lists = {path.stem: path.name for path in root.glob("*.txt") if canonical(path.stem) in SPELLINGS}
-        return by_split(lists) or {ALL: ""}
+        return by_split(lists, root) or {ALL: ""}
     needed = {name: any if canonical(name) in SPELLINGS else all for name in _names(root, pair)}
-    return by_split({name: name for name, test in needed.items() if test(_is_there(root, part, name) for part in pair)})
+    return by_split({name: name for name, test in needed.items() if test(_is_there(root, part, name) for part in pair)}, root)
 
 
 def choose_place(split: str, there: Mapping[str, Found], root: Path) -> Found:

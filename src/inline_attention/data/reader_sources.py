@@ -33,7 +33,7 @@ def _from_hub(create: Any, data: DataConfig, *, share: bool) -> Source:
     reader = create(split=data.train, is_training=True).reader
     index, train = reader.class_to_idx, HubDataset(reader)
     classes = tuple(sorted(index, key=index.get)) or _numbered(train)
-    there = by_split({name: name for name in reader.dataset.info.splits})
+    there = by_split({name: name for name in reader.dataset.info.splits}, data.source)
     if "[" in data.val:
         there[canonical(data.val)] = data.val
     return with_val(train, lambda name: HubDataset(create(split=name).reader), there, classes, data, share=share)
@@ -78,7 +78,7 @@ def _from_webdataset(create: Any, data: DataConfig) -> Source:
         return create(split=split, is_training=training, batch_size=1, seed=seed)
 
     reader = create_reader(data.source, root=data.root, split=data.train)
-    there = by_split({name: name for name in reader.info.get("splits", ())})
+    there = by_split({name: name for name in reader.info.get("splits", ())}, data.source)
     if "tar" in data.val or ".." in data.val or not there:  # names of shards
         there[canonical(data.val)] = data.val
     name = choose_split(data.val, there, data.source)

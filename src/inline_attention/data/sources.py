@@ -78,7 +78,7 @@ def open_split(data: DataConfig, split: str | None, classes: tuple[str, ...] | N
         return source if chosen is source.val else replace(source, val=chosen, split="train", split_note="")
     root = Path(data.source).expanduser()
     there = folder_splits(root)
-    if "train" in there or not root.exists():
+    if "train" in there or not root.exists() or data.source in NAMED:
         return open_source(replace(data, val=split or "val"), share=False)
     there = there or {ALL: root}
     name = split or (ALL if ALL in there else "val")

@@ -36,15 +36,18 @@ def canonical(name: str) -> str:
     return next((split for split, spellings in SPELLINGS.items() if name.lower() in spellings), name)
 
 
-def by_split(found: Mapping[str, Found]) -> dict[str, Found]:
-    """Splits by their canonical names, train, val and test first; of two spellings the first of `SPELLINGS` counts.
+def by_split(found: Mapping[str, Found], where: object) -> dict[str, Found]:
+    """Splits by their canonical names, train, val and test first. Two spellings of one split are a ValueError.
 
     Example:
-        >>> by_split({"test": 1, "extra": 2, "validation": 3, "val": 4})
-        {'val': 4, 'test': 1, 'extra': 2}
+        >>> by_split({"test": 1, "extra": 2, "validation": 3}, "my_images")
+        {'val': 3, 'test': 1, 'extra': 2}
     """
     lower = {name.lower(): value for name, value in found.items()}
-    usual = {split: lower[name] for split, names in SPELLINGS.items() for name in reversed(names) if name in lower}
+    for names in SPELLINGS.values():
+        if len(several := [name for name in names if name in lower]) > 1:
+            raise ValueError(f"{where} has {' and '.join(several)}, two names of one split: rename or remove one of them")
+    usual = {split: lower[name] for split, names in SPELLINGS.items() for name in names if name in lower}
     return {**usual, **{name: found[name] for name in sorted(found) if canonical(name) not in SPELLINGS}}
 
 
@@ -69,7 +72,7 @@ def folder_splits(root: Path) -> dict[str, Path]:
         return {}
     folders = {path.name: path for path in root.iterdir() if path.is_dir() and not path.name.startswith(".")}
     tars = {path.stem: path for path in root.glob("*.tar")}
-    there = by_split({**tars, **{name: path for name, path in folders.items() if _usual(name) or _holds_folders(path)}})
+    there = by_split({**tars, **{name: path for name, path in folders.items() if _usual(name) or _holds_folders(path)}}, root)
     train = there.get("train")
     if train is not None:
         is_class = train.is_dir() and not _holds_folders(train)

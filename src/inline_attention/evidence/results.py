@@ -84,6 +84,8 @@ class DataFacts:
     classes: int
     height: int
     width: int
+    split: str = ""
+    """Which images models are scored on; records of earlier versions do not say it."""
 
 
 def _check_types(part: Any) -> None:

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from ..layers import Block
 from ..layers.bands import Band, Limits, Summary, bands_of, respond_in_bands, split_rows
 from ..models.backbone import grid_of
+from ..models.finite import check_outputs
 from ..models.stage import Stage
 from ..ops.checks import Grid, is_whole
 from .image_reader import RowReader, image_for
@@ -91,7 +92,9 @@ def stream(
         source = RowReader(grid[0], grid[1], _rows_of(stage_map))
     features = files[-1].tensor.unsqueeze(0) if stages[-1].num_prefix_tokens else maps[-1]
     pooled = backbone.forward_head(features, pre_logits=True).to(like.device)
-    return Streamed(backbone.head(pooled), features, maps)
+    logits = backbone.head(pooled)
+    check_outputs(logits, (), type(backbone).__name__)
+    return Streamed(logits, features, maps)
 
 
 class ProgressCounter:

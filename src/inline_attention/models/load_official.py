@@ -123,9 +123,11 @@ def _check_claims(loaded: Any, path: Path) -> None:
     """Raise if a tensor has more numbers than the whole file could hold, such as one number repeated."""
     size = path.stat().st_size
     waiting = [("", loaded)]
+    seen = set()  # a dictionary may hold itself
     while waiting:
         name, value = waiting.pop()
-        if isinstance(value, Mapping):
+        if isinstance(value, Mapping) and id(value) not in seen:
+            seen.add(id(value))
             waiting += [(str(key), part) for key, part in value.items()]
         elif isinstance(value, Tensor) and value.numel() * value.element_size() > size:
             raise BombError(f"{path}: {name} claims to be {tuple(value.shape)}, more than the file's {size:,} bytes: refused")

@@ -71,7 +71,8 @@ def check_matches(name: str, x: Tensor, module: nn.Module) -> None:
         return
     if x.is_meta != like.is_meta:
         raise ValueError(f"{name} is on {x.device}, and the weights are on {like.device}: move one of them")
-    if x.dtype != like.dtype and not torch.is_autocast_enabled(x.device.type):
+    computes = like.is_floating_point() and like.element_size() > 1  # weights of 8 bits are converted by their layers
+    if x.dtype != like.dtype and computes and not torch.is_autocast_enabled(x.device.type):
         raise ValueError(f"{name} is {x.dtype}, and the weights are {like.dtype}: convert one of them")
 
 

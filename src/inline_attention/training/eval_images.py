@@ -100,17 +100,19 @@ def _of_run(own: Recipe, classes: tuple[str, ...], model: str, split: str | None
     source = task.open()
     _check_classes(task, source, classes, model)
     name = source.split if split is None else canonical(split)
-    trained_on = len(source.train) if name == "train" else 0
     if name == source.split:
+        trained_on = len(source.train) if name == "train" else 0
         return EvalImages(source, where, chosen_by=True, trained_on=trained_on)
     if name == "train" and not isinstance(source.train, StreamingDataset):
-        return EvalImages(replace(source, val=source.train, split=name, split_note=""), where, trained_on=trained_on)
+        whole = replace(source, val=source.train, split=name, split_note="")
+        return EvalImages(whole, where, trained_on=len(source.train))
     try:
         other = task.open_split(split, classes)
     except NoSplitError as error:
         there = dict.fromkeys(("train", source.split, *error.there))
         raise NoSplitError(where, split or name, [one for one in there if one != "all"]) from error
-    return EvalImages(other, where, trained_on=trained_on)
+    same = other.scored["fingerprint"] == source.scored["fingerprint"]  # under another name
+    return EvalImages(other, where, chosen_by=same, trained_on=_overlap(source.train, other.val))
 
 
 def _count_trained_on(own: Recipe, source: Source, data: str) -> int:
@@ -122,9 +124,14 @@ def _count_trained_on(own: Recipe, source: Source, data: str) -> int:
         train = make_task(own).open().train
     except (ValueError, OSError):  # they are no longer there
         return 0
-    if isinstance(train, StreamingDataset):
+    return _overlap(train, source.val)
+
+
+def _overlap(train: Any, scored: Any) -> int:
+    """How many of the images to score are among those to train on, by their paths; 0 for streams, which have none."""
+    if isinstance(train, StreamingDataset) or isinstance(scored, StreamingDataset):
         return 0
-    return len(_names(train) & _names(source.val))
+    return len(_names(train) & _names(scored))
 
 
 def _names(images: Any) -> set[str]:

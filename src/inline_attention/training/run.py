@@ -195,9 +195,9 @@ def _begin(
             locks.enter_context(lock_folder(folder.path))
             if resume:
                 found[0] = _find_checkpoint(folder, recipe, source, reporter)
+                folder.record_data(source)
             else:
-                folder.begin(recipe, environment(str(accelerator.device), accelerator.num_processes))
-            folder.record_data(source)
+                folder.begin(recipe, environment(str(accelerator.device), accelerator.num_processes), source)
         except (ValueError, OSError) as error:
             found[1] = str(error)
     broadcast_object_list(found)

@@ -54,9 +54,10 @@ class RunFolder:
         """The weights that scored best."""
         return self.path / "best.safetensors"
 
-    def begin(self, recipe: Recipe, environment: Mapping[str, Any]) -> None:
+    def begin(self, recipe: Recipe, environment: Mapping[str, Any], source: Source) -> None:
         """Write what the run is."""
         self.path.mkdir(parents=True, exist_ok=True)
+        self.record_data(source)  # first: a folder with a recipe and without this is one of an earlier version
         self.write("recipe.toml", to_toml(recipe))
         self.write("environment.json", json.dumps(environment, indent=1) + "\n")
 
