@@ -55,6 +55,7 @@ COMMANDS: dict[str, Command | Group] = {
     "eval": Command("eval", "Eval", "measure how good a trained model is"),
     "predict": Command("predict", "Predict", "classify images, or draw objects or segments over them"),
     "list": Command("list", "List", "list the models: input size, parameters, FLOPs, reported accuracy"),
+    "weights": Command("weights", "Weights", "the published weights: show, fetch, verify, convert and remove them"),
     "convert": Command("convert", "Convert", "convert a published checkpoint to safetensors"),
     "export": Command("export", "Export", "export a classifier: ONNX, torch.export, AOTInductor or a hub folder"),
     "linearize": Command("linearize", "Linearize", "distil a trained softmax model into a linear copy"),

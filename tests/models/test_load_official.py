@@ -20,22 +20,9 @@ from inline_attention.models.adapt_weights import adapt
 from inline_attention.models.load_official import read_checkpoint
 
 from ..golden.recipe import image, weights
-from .published import PUBLISHED, TINY, golden_models, hollow, official, on_meta
+from .published import PUBLISHED, TINY, golden_models, hollow, official, on_meta, publish
 
 IMAGES = torch.from_numpy(image(1, 64, 96))
-
-
-def publish(name, path, **more):
-    """A file as the authors' training code leaves it."""
-    configuration = CfgNode({"MODEL": {"NAME": name, "SWIN": {"DEPTHS": [2, 2, 6, 2]}}, "AUG": {"MIXUP": 0.8}})
-    configuration.freeze()
-    state = official(name)
-    for key, shape in golden_models()[PUBLISHED[name]]["buffers"].items():
-        state[key] = torch.zeros(shape)
-    optimizer = {"state": {0: {"step": torch.tensor(7.0), "exp_avg": torch.zeros(3)}}, "param_groups": [{"lr": 0.1}]}
-    saved = {"model": state, "optimizer": optimizer, "lr_scheduler": {}, "max_accuracy": 82.4, "epoch": 299}
-    torch.save({**saved, "config": configuration, **more}, path)
-    return path
 
 
 @pytest.mark.parametrize("name", TINY)

@@ -101,9 +101,8 @@ class List:
         records: list[dict[str, Any]] = []
         for name in names:
             reported = REPORTED.get(name, Reported(None))
-            records.append(
-                {"model": name, **model_cost(name), "reported_top1": reported.top1, "reported_params": reported.params}
-            )
+            figures = {"reported_top1": reported.top1, "reported_params": reported.params}
+            records.append({"model": name, **model_cost(name), **figures, "weights": _weights(name)})
         records.sort(key=lambda r: (r["model"].split("_")[1], r["flops"]))
         if self.json:
             print(json.dumps({"source": SOURCE, "models": records}, indent=1))
@@ -142,6 +141,13 @@ def model_cost(name: str) -> dict[str, int]:
     return {"height": model.img_size[0], "width": model.img_size[1], **asdict(count(model))}
 
 
+def _weights(name: str) -> str | None:
+    """Whether `pretrained=True` finds weights: 'here', 'online', or None."""
+    from ..models.published_weights import FILES, find_weights
+
+    return ("here" if find_weights(name) else "online") if name in FILES else None
+
+
 def _dense_cost(group: Group, name: str) -> dict[str, Any]:
     import torch
 
@@ -164,9 +170,11 @@ def _dense_cost(group: Group, name: str) -> dict[str, Any]:
 
 
 def _print(records: list[dict[str, Any]], source: str) -> None:
+    from ..models.published_weights import NO_LICENCE
+
     console = Console()
     table = Table(box=SIMPLE_HEAD, padding=(0, 1))
-    for column in ("model", "input", "params", "FLOPs", "top-1"):
+    for column in ("model", "input", "params", "FLOPs", "top-1", "weights"):
         table.add_column(column, justify="left" if column == "model" else "right", no_wrap=True)
     notes = []
     for r in records:
@@ -180,12 +188,17 @@ def _print(records: list[dict[str, Any]], source: str) -> None:
             f"{params / 1e6:.2f}M{star}",
             f"{flops / 1e9:.2f}G" if flops >= 1e9 else f"{flops / 1e6:.0f}M",
             "-" if top1 is None else f"{top1}",
+            r["weights"] or "-",
         )
     console.print(table)
     console.print(
         "Params and FLOPs (multiply-adds) as counted by this package, with 1,000 classes.", highlight=False, soft_wrap=True
     )
     console.print(f"Top-1 on ImageNet-1K, percent, as reported by {source}.", highlight=False, soft_wrap=True)
+    if any(r["weights"] for r in records):
+        console.print(
+            f"Weights: timm.create_model(MODEL, pretrained=True) fetches them. {NO_LICENCE}", highlight=False, soft_wrap=True
+        )
     if notes:
         console.print(f"* the authors' table prints: {', '.join(notes)}.", highlight=False, soft_wrap=True)
 

@@ -8,7 +8,7 @@ from typing import Any, TypedDict, TypeVar
 
 import torch
 from timm.layers import calculate_drop_path_rates, to_2tuple
-from timm.models import build_model_with_cfg, generate_default_cfgs
+from timm.models import build_model_with_cfg, generate_default_cfgs, resolve_pretrained_cfg
 from torch import nn
 
 from ..layers import MIXERS, Block
@@ -16,6 +16,7 @@ from ..lite.limits import MAX_STREAMED_PIXELS, excess, max_pixels
 from ..ops.checks import check_name, check_size, is_whole
 from .adapt_weights import filter_state_dict
 from .backbone import SMALLEST, Backbone
+from .published_weights import FILES, TAG, load_published, published_url
 
 TIMM_ARGUMENTS = (
     "pretrained_cfg",
@@ -28,6 +29,7 @@ TIMM_ARGUMENTS = (
     "dtype",
 )
 """Arguments of `timm.create_model` that are not the model's own."""
+PAPER = "arXiv:2412.06590"
 
 WHOLE = ("embed_dim", "embed_dims", "depth", "depths", "num_heads", "patch_size", "in_chans")
 RATIOS = ("mlp_ratio", "mlp_ratios")
@@ -157,7 +159,6 @@ def _inline_depths(given: int | Sequence[int] | None, depths: tuple[int, ...], m
 def _cfg(size: int, **more: Any) -> dict[str, Any]:
     """The fields that timm's data pipeline and weight loading read. Images are squashed to a square, then centre-cropped."""
     return {
-        "url": "",
         "num_classes": 1000,
         "input_size": (3, size, size),
         "pool_size": None,
@@ -175,7 +176,11 @@ def _cfg(size: int, **more: Any) -> dict[str, Any]:
 
 def published_cfgs(family: str, **sizes: int) -> dict[str, Any]:
     """Configurations of published models, by name and input size."""
-    configurations: dict[str, Any] = {f"{family}_{name}": _cfg(size) for name, size in sizes.items()}
+    configurations: dict[str, Any] = {}
+    for size_name, size in sizes.items():
+        name = f"{family}_{size_name}"
+        weights = {"url": published_url(name), "paper_ids": PAPER} if name in FILES else {}
+        configurations[f"{name}.{TAG}" if weights else name] = _cfg(size, **weights)
     if "inline_swin_base_384" in configurations:
         configurations["inline_swin_base_384"]["crop_pct"] = 1.0  # the authors evaluate it without a crop
     default_cfgs: dict[str, Any] = generate_default_cfgs(configurations)
@@ -223,15 +228,18 @@ def create(
         size = (3, *to_2tuple(arguments["img_size"]))
         arguments["pretrained_cfg_overlay"] = {"input_size": size, **overlay}
     device, dtype = arguments.pop("device", None), arguments.pop("dtype", None)
+    url = _address(variant, arguments) if pretrained else None
     with torch.device(torch.get_default_device() if device is None else device):
         model: Model = build_model_with_cfg(
             family,
             variant,
-            pretrained,
+            pretrained and url is None,
             feature_cfg={"out_indices": tuple(out_indices), "feature_cls": "getter"},
             pretrained_filter_fn=filter_state_dict,
             **arguments,
         )
+    if url is not None:
+        load_published(model, variant, url, arguments.get("cache_dir"))
     return model.to(dtype=dtype)
 
 
@@ -253,6 +261,17 @@ def _check_arguments(arguments: Mapping[str, Any]) -> None:
                 continue
             if not all(map(fits, value if isinstance(value, Sequence) and not isinstance(value, str) else [value])):
                 raise ValueError(f"{name} must be {expected}, got {value!r}")
+
+
+def _address(variant: str, arguments: Mapping[str, Any]) -> str | None:
+    """The address that `pretrained=True` downloads from; None if the weights are in a file or on a hub, which timm reads.
+
+    timm itself cannot download the published files: it takes a file's name in the cache from the address.
+    """
+    chosen = {name: arguments.get(name) for name in ("pretrained_cfg", "pretrained_cfg_overlay")}
+    cfg = resolve_pretrained_cfg(variant, **chosen)
+    elsewhere = cfg.file or cfg.state_dict or cfg.hf_hub_id or cfg.source in ("hf-hub", "local-dir")
+    return str(cfg.url) if cfg.url and not elsewhere else None
 
 
 def fitting_patch(img_size: int | tuple[int, int], *, most: int) -> int:

@@ -55,17 +55,22 @@ CSWIN = {"tiny": (1, 2, 21, 1), "small": (2, 4, 32, 2), "base": (2, 4, 32, 2)}
 
 def identify(state: dict[str, Tensor]) -> list[tuple[str, dict[str, Any]]]:
     """Names and arguments of which `timm.create_model` makes a fitting model. Several may fit: windows have no parameters."""
-    official = is_official(state)
-    state = translate(state)[0] if official else state
+    shapes = shapes_of(state)
     classes = state["head.weight"].shape[0] if "head.weight" in state else 0
-    shapes = {key: value.shape for key, value in state.items() if not key.startswith("head.")}
-    fitting = [(name, arguments) for name, arguments in _candidates(official) if _shapes(name, *arguments.items()) == shapes]
+    candidates = _candidates(is_official(state))
+    fitting = [(name, arguments) for name, arguments in candidates if model_shapes(name, *arguments.items()) == shapes]
     return [(name, {**arguments, **({} if classes == 1000 else {"num_classes": classes})}) for name, arguments in fitting]
 
 
+def shapes_of(state: dict[str, Tensor]) -> dict[str, torch.Size]:
+    """Shapes of all weights but the classifier's, by this package's names."""
+    state = translate(state)[0] if is_official(state) else state
+    return {key: value.shape for key, value in state.items() if not key.startswith("head.")}
+
+
 @cache
-def _shapes(name: str, *arguments: tuple[str, Any]) -> dict[str, torch.Size]:
-    """Shapes of all parameters but the classifier's."""
+def model_shapes(name: str, *arguments: tuple[str, Any]) -> dict[str, torch.Size]:
+    """The same of a model that `timm.create_model` makes."""
     with torch.device("meta"):
         model = create_model(name, num_classes=0, **dict(arguments))
     return {key: value.shape for key, value in model.state_dict().items()}
