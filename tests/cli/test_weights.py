@@ -46,7 +46,7 @@ def test_fetch_verify_convert_remove(server, tmp_path, capsys, monkeypatch):
     listed = {record["model"]: record["weights"] for record in json.loads(capsys.readouterr().out)["models"]}
     assert (listed[NAME], listed["inline_swin_tiny"], listed["inline_swin_nano"]) == ("here", "online", None)
     assert records(capsys, NAME, "--remove")[NAME]["file"] is None
-    assert not list(path.parent.iterdir())
+    assert {file.suffix for file in path.parent.iterdir()} == {".lock", ".sha256"}
     assert server.asked.total() == 1
     monkeypatch.setenv("INLINE_WEIGHTS", str(tmp_path / "converted"))
     model = timm.create_model(NAME, pretrained=True)
@@ -59,6 +59,7 @@ def test_fetch_verify_convert_remove(server, tmp_path, capsys, monkeypatch):
         (["inline_swin_tniy"], "no published weights are named 'inline_swin_tniy' (did you mean inline_swin_tiny?)"),
         (["inline_pvt_tiny"], "the weights of inline_pvt_tiny cannot be downloaded from http://127.0.0.1"),
         (["--remove", "--verify"], "leave out --verify and --convert"),
+        (["--remove"], "--remove needs the models whose files are deleted"),
     ],
 )
 def test_messages(words, message, server, capsys):

@@ -127,6 +127,23 @@ def test_a_download_that_breaks_off(resumable, server, nano, cache, monkeypatch)
     assert fetch_weights(NANO, url).read_bytes() == content, "the half that is left does no harm"
 
 
+def test_a_whole_file_that_was_not_yet_checked(server, nano, cache):
+    """Killed after the last byte: the server has nothing to go on with, and the file is fetched again."""
+    _, content = nano
+    url = server.url("whole", (content, len(content)))
+    cache.mkdir(parents=True)
+    download.part_path(cached_path(NANO, url)).write_bytes(content)
+    assert fetch_weights(NANO, url).read_bytes() == content
+
+
+def test_a_cache_that_is_only_read(server, nano, cache, monkeypatch):
+    """As on a cluster: no lock is taken for a file that is there."""
+    url = server.url("read", nano[1])
+    path = fetch_weights(NANO, url)
+    monkeypatch.setattr(download, "FileLock", lambda _: pytest.fail("a lock was taken"))
+    assert fetch_weights(NANO, url) == path
+
+
 def test_halves_of_two_files_are_not_put_together(server, nano, cache):
     _, content = nano
     url = server.url("halves", (content, 10))

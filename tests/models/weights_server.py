@@ -40,6 +40,9 @@ def weights_server():
             content, until = content if isinstance(content, tuple) else (content, None)
             begin = int((self.headers.get("Range") or "bytes=0-")[6:-1])
             files.ranges += [begin] if begin else []
+            if until is not None and begin >= len(content):
+                self.send_error(416)
+                return
             page = content.startswith(b"<")
             self.send_response(206 if begin and until is not None else 200)
             begin = begin if until is not None else 0

@@ -35,12 +35,14 @@ class Weights:
         names = self._names()
         if self.remove and (self.verify or self.convert):
             raise ValueError("--remove deletes files: leave out --verify and --convert")
+        if self.remove and not self.models:
+            raise ValueError("--remove needs the models whose files are deleted; '*' is all of them")
         for name in names if self.models and not self.remove else ():
             fetch_weights(name)
-        here = [name for name in names if find_weights(name)]
         if self.remove:
-            for name in here:
+            for name in names:
                 _remove(name)
+        here = [name for name in names if find_weights(name)]
         if self.verify:
             for name in here:
                 _verify(name)
@@ -97,12 +99,12 @@ def _facts(name: str) -> dict[str, Any]:
 
 
 def _remove(name: str) -> None:
-    """Delete the model's file from the cache, with what lies beside it; a file in the folder of INLINE_WEIGHTS stays."""
-    from ..models.download import hash_path, part_path
+    """Delete the model's file, or an unfinished download, from the cache. Its sha256 stays, for the next one."""
+    from ..models.download import part_path
     from ..models.published_weights import cached_path, published_url
 
     path = cached_path(name, published_url(name))
-    for file in (path, hash_path(path), part_path(path), path.with_name(f"{path.name}.lock")):
+    for file in (path, part_path(path)):
         file.unlink(missing_ok=True)
 
 
@@ -114,7 +116,7 @@ def _verify(name: str) -> None:
     if path is None:
         return
     if message := changed(path):
-        raise ValueError(f"{message}; inline weights {name} --remove deletes it")
+        raise ValueError(f"{message}; delete it, and inline weights {name} fetches it again")
     check_file(path, name, str(path))
 
 

@@ -1,4 +1,4 @@
-"""Downloads a file whole or not at all: gone on with where it broke off, checked, and with its sha256 kept beside it."""
+"""Downloads a file whole or not at all: resumed where it broke off, checked, and with its sha256 kept beside it."""
 
 import hashlib
 import os
@@ -15,10 +15,12 @@ from filelock import FileLock
 from tqdm import tqdm
 
 ATTEMPTS = 3
-"""How often a download that breaks off is gone on with."""
+"""How often a download that breaks off is resumed."""
 TIMEOUT = 30
 """Seconds without an answer of the server."""
 CHUNK = 2**20
+RANGE_REFUSED = 416
+"""A server's answer to a request for bytes behind a file's end."""
 
 
 def download_once(url: str, path: Path, label: str, check: Callable[[Path], None]) -> None:
@@ -30,13 +32,13 @@ def download_once(url: str, path: Path, label: str, check: Callable[[Path], None
         label: of the progress bar.
         check: raises a ValueError if a file is not what it should be.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(f"{path}.lock"):
-        if path.is_file():
-            if message := changed(path):
-                warnings.warn(message, stacklevel=3)
-        else:
-            _download(url, path, label, check)
+    if not path.is_file():  # a cache that is only read needs no lock
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(f"{path}.lock"):
+            if not path.is_file():
+                _download(url, path, label, check)
+    if message := changed(path):
+        warnings.warn(message, stacklevel=3)
 
 
 def changed(path: Path) -> str:
@@ -89,8 +91,11 @@ def _fill(url: str, part: Path, label: str) -> None:
         try:
             if _request(url, part, label):
                 return
-        except HTTPError as error:  # an answer, which will not change
+        except HTTPError as error:
             error.close()
+            if error.code == RANGE_REFUSED and part.is_file():  # it ends where the file does, or is of another file
+                part.unlink()
+                continue
             raise ConnectionError(str(error)) from None
         except (OSError, HTTPException) as error:
             if attempt == ATTEMPTS:

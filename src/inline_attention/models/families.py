@@ -179,7 +179,7 @@ def published_cfgs(family: str, **sizes: int) -> dict[str, Any]:
     configurations: dict[str, Any] = {}
     for size_name, size in sizes.items():
         name = f"{family}_{size_name}"
-        weights = {"url": published_url(name), "paper_ids": PAPER} if name in FILES else {}
+        weights = {"url": published_url(name), "paper_ids": PAPER, "license": "none stated"} if name in FILES else {}
         configurations[f"{name}.{TAG}" if weights else name] = _cfg(size, **weights)
     if "inline_swin_base_384" in configurations:
         configurations["inline_swin_base_384"]["crop_pct"] = 1.0  # the authors evaluate it without a crop

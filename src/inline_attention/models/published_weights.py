@@ -6,6 +6,7 @@ package contains none of their files.
 """
 
 import hashlib
+import logging
 import os
 import re
 from collections.abc import Iterator
@@ -41,6 +42,8 @@ FOLDER = "INLINE_WEIGHTS"
 """The environment variable with a folder of files, for machines without internet."""
 NO_LICENCE = "The authors' repository has no licence: ask them before you use their weights in a product."
 
+_log = logging.getLogger("inline_attention")
+
 
 def published_url(name: str) -> str:
     """The address of a model's published file."""
@@ -55,7 +58,11 @@ def load_published(model: nn.Module, name: str, url: str | None = None, cache_di
     path = fetch_weights(name, url, cache_dir)
     checkpoint = read_checkpoint(path)
     ema = "cswin" in name and any(key in checkpoint for key in EMA)
-    return load_official(model, checkpoint, ema=ema, source=str(path))
+    if "cswin" in name and not ema and path.suffix == ".pth":
+        _log.warning("%s holds no moving average: its plain weights are loaded", path)
+    report = load_official(model, checkpoint, ema=ema, source=str(path))
+    _log.log(logging.WARNING if report.resized or report.kept else logging.INFO, "%s: %s", path, report)
+    return report
 
 
 def fetch_weights(name: str, url: str | None = None, cache_dir: str | Path | None = None) -> Path:

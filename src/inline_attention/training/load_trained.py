@@ -68,7 +68,7 @@ def make_named(name: str, *, pretrained: bool = False, seed: int = 0) -> Trained
         raise ValueError(f"{name} is neither a run's folder, nor a file, nor a model{nearest(name, list_models())}")
     check_seed(seed)
     if pretrained and not is_model_pretrained(name):
-        raise ValueError(f"{name} has no weights on timm's hub")
+        raise ValueError(f"{name} has no published weights")
     torch.manual_seed(seed)
     ours = name.startswith("inline_")
     weights: dict[str, Any] = {"pretrained": True} if pretrained else {}
@@ -83,7 +83,7 @@ def make_named(name: str, *, pretrained: bool = False, seed: int = 0) -> Trained
             if arguments is attempts[-1]:
                 raise
     data = _data({}, model, Path(name))
-    loaded = "weights of timm's hub" if pretrained else f"untrained, seed {seed}"
+    loaded = "published weights" if pretrained else f"untrained, seed {seed}"
     classes = _classes({}, int(getattr(model, "num_classes", 0)), Path(name))
     data = replace(data, size=(224, 224)) if ours else data
     return Trained(model.eval(), name, classes, data, loaded, trained=pretrained, arguments=arguments)
