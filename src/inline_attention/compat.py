@@ -174,7 +174,7 @@ def disable_gradio_analytics() -> None:
 
 
 def shorten_gradio_errors(report: Callable[[str], None]) -> None:
-    """Let gradio report each question that it cannot answer in one line.
+    """Let gradio report each request that it cannot answer in one line.
 
     It prints a traceback for a wrong number of values, or values of a wrong type, which any visitor can send. There is no
     option.

@@ -10,9 +10,9 @@ from starlette.routing import Route
 from starlette.testclient import TestClient
 
 from inline_attention.explorer.address import Address
-from inline_attention.explorer.request_filter import LARGEST_REQUEST, LARGEST_UPLOAD, QUESTIONS, UPLOAD, RequestFilter
+from inline_attention.explorer.request_filter import API_PATHS, LARGEST_REQUEST, LARGEST_UPLOAD, UPLOAD, RequestFilter
 
-JOIN = QUESTIONS[0]
+JOIN = API_PATHS[0]
 
 
 async def echo(request):
@@ -23,7 +23,7 @@ async def fails(request):
     raise KeyError("nothing\nof that name")
 
 
-ROUTES = [Route(path, echo, methods=["POST"]) for path in (UPLOAD, *QUESTIONS)]
+ROUTES = [Route(path, echo, methods=["POST"]) for path in (UPLOAD, *API_PATHS)]
 
 
 @pytest.fixture(scope="module")

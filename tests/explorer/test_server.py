@@ -55,8 +55,8 @@ def test_sigterm_ends_it_as_ctrl_c_does_and_bad_requests_are_lines(tmp_path):
         page_left_open.request("GET", "/gradio_api/heartbeat/x")
         assert page_left_open.getresponse().status == 200
     page_left_open.close()
-    assert sum("a question was not answered: " in line for line in log) == 2
-    assert all("refused: " in line or "a question was not answered: " in line for line in log), log
+    assert sum("a request was not answered: " in line for line in log) == 2
+    assert all("refused: " in line or "a request was not answered: " in line for line in log), log
 
 
 def test_it_reports_its_address_and_ends_after_a_bounded_wait(monkeypatch):

@@ -9,15 +9,15 @@ import pytest
 
 from .targets import TARGETS
 
-CASES = "400"
+CASES = "320"
 
 
 def test_every_command_has_a_target():
-    """But those that read no file, or none before they run for minutes."""
+    """But the page, whose loaders are tested from Python, and `weights`, which reads files as `convert` does."""
     from inline_command import COMMANDS
 
     found = {target.words.split()[0] for target in TARGETS if not target.python}
-    assert set(COMMANDS) - found == {"explore"}
+    assert set(COMMANDS) - found == {"explore", "weights"}
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="memory is limited and measured as Linux does it")

@@ -51,7 +51,7 @@ def parse(kind: type[Options], words: Sequence[str], title: str, default: Option
     return parsed
 
 
-MAY_BE_EMPTY = ("--model.args", "--model.swap", "--augment.auto")
+MAY_BE_EMPTY = ("--model.args", "--model.swap", "--augment.auto", "--data.images", "--data.masks")
 """Options whose value may be an empty text."""
 
 

@@ -14,7 +14,7 @@ LARGEST_UPLOAD = LARGEST_FILE + 64 * 1024
 LARGEST_REQUEST = 64 * 1024
 """Bytes of a request that does not: names of files and positions of sliders."""
 UPLOAD = "/gradio_api/upload"
-QUESTIONS = ("/gradio_api/queue/join", "/gradio_api/cancel", "/gradio_api/reset")
+API_PATHS = ("/gradio_api/queue/join", "/gradio_api/cancel", "/gradio_api/reset")
 """Where the page sends JSON to."""
 SCHEME = re.compile(r"\s*[a-z][a-z0-9+.-]+:", re.IGNORECASE)
 """Of a URL. A drive of Windows has one letter."""
@@ -52,7 +52,7 @@ class RequestFilter:
         try:
             self._check(scope, exchange)
             if scope["method"] == "POST" and scope["path"] != UPLOAD:
-                exchange.body = check_question(await exchange.read())
+                exchange.body = check_json(await exchange.read())
             await self.app(scope, exchange.receive, exchange.send)
         except asyncio.CancelledError:
             pass  # the server ends
@@ -69,7 +69,7 @@ class RequestFilter:
         if any(origin.lower() != f"http://{hosts[0]}".lower() for origin in origins):
             raise RefusedError(403, "This page takes no requests from other sites.")
         method, path = scope["method"], scope["path"]
-        if method not in ("GET", "HEAD", "POST") or (method == "POST" and path not in (UPLOAD, *QUESTIONS)):
+        if method not in ("GET", "HEAD", "POST") or (method == "POST" and path not in (UPLOAD, *API_PATHS)):
             raise RefusedError(405, "The page sends no such request.")
         if (fetched := FETCHED.search(path)) and SCHEME.match(fetched[1]):
             raise RefusedError(400, "This page fetches nothing from elsewhere.")
@@ -134,16 +134,16 @@ class _Exchange:
         await self._send({"type": "http.response.body", "body": body})
 
 
-def check_question(body: bytes) -> bytes:
+def check_json(body: bytes) -> bytes:
     """The JSON of a request, written anew, so that nobody after this can read it differently; raises if it is refused.
 
     Names of files are those of uploads: paths, not URLs, which the page would fetch.
     """
     try:
-        question = json.loads(body.decode("utf-8"))
+        request = json.loads(body.decode("utf-8"))
     except (ValueError, RecursionError) as error:
         raise RefusedError(400, "The page sends JSON in UTF-8.") from error
-    todo = [question]
+    todo = [request]
     while todo:
         value = todo.pop()
         if isinstance(value, dict):
@@ -152,4 +152,4 @@ def check_question(body: bytes) -> bytes:
             todo += value.values()
         elif isinstance(value, list):
             todo += value
-    return json.dumps(question).encode()
+    return json.dumps(request).encode()

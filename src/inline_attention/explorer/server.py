@@ -8,7 +8,7 @@ import tempfile
 import webbrowser
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from threading import Event, Thread
+from threading import Thread
 
 import gradio as gr
 import uvicorn
@@ -37,9 +37,8 @@ def serve(
         listener: a socket that listens at the address.
     """
     running = RunningAnswers()
-    with _terminated_as_interrupted(), listener, tempfile.TemporaryDirectory(prefix="inline-explore-") as folder:
-        os.environ["GRADIO_TEMP_DIR"] = folder
-        shorten_gradio_errors(lambda text: log.warning("a question was not answered: %s", ascii(text[:300])[1:-1]))
+    with _terminated_as_interrupted(), listener, _upload_folder():
+        shorten_gradio_errors(lambda text: log.warning("a request was not answered: %s", ascii(text[:300])[1:-1]))
         page = build(model_cache, running)
         page.queue(default_concurrency_limit=2, max_size=64)
         app = gr.mount_gradio_app(
@@ -57,7 +56,8 @@ def serve(
             report(str(address))
             if open_browser:
                 webbrowser.open(str(address))
-            Event().wait()
+            while thread.is_alive():  # ended by KeyboardInterrupt, or by an error of the server
+                thread.join(1)
         except KeyboardInterrupt:
             logging.getLogger("uvicorn.error").setLevel(
                 logging.CRITICAL
@@ -66,7 +66,20 @@ def serve(
             server.should_exit = True
             running.close(LONGEST_WAIT)
             thread.join(LONGEST_WAIT)
-    del os.environ["GRADIO_TEMP_DIR"]
+
+
+@contextmanager
+def _upload_folder() -> Iterator[None]:
+    """Uploads are kept in a folder that is deleted at the end."""
+    before = os.environ.get("GRADIO_TEMP_DIR")
+    with tempfile.TemporaryDirectory(prefix="inline-explore-") as folder:
+        os.environ["GRADIO_TEMP_DIR"] = folder
+        try:
+            yield
+        finally:
+            del os.environ["GRADIO_TEMP_DIR"]
+            if before is not None:
+                os.environ["GRADIO_TEMP_DIR"] = before
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from pathlib import Path
 
 LOCK = ".lock"
 """Name of the file in the folder; it says who holds the lock."""
-AT = 2**30
+LOCKED_BYTE = 2**30
 """The locked byte on Windows, beyond the text, which others may read."""
 _held: set[int] = set()
 """File descriptors of the locks of this process."""
@@ -66,7 +66,7 @@ def _lock(handle: int) -> None:
     else:
         import msvcrt
 
-        os.lseek(handle, AT, os.SEEK_SET)
+        os.lseek(handle, LOCKED_BYTE, os.SEEK_SET)
         msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined,unused-ignore]
         os.lseek(handle, 0, os.SEEK_SET)
 

@@ -15,6 +15,7 @@ from timm.layers import convert_sync_batchnorm
 from ..compat import separate_accelerate_state
 from ..data.loader import training_batches, worker_count
 from ..data.sources import Source
+from ..data.splits import canonical
 from ..models.backbone import Backbone
 from ..models.finite import check_weights
 from .checkpoint import Checkpoint, last_checkpoint
@@ -80,7 +81,7 @@ def run_training(
     source = task.open() if source is None else source
     task = task.suited_to(source)
     recipe = task.recipe
-    if source.split == "test" and not resume:
+    if canonical(source.split.partition("[")[0]) == "test" and not resume:  # as of test[:50%]
         raise ValueError(
             f"training does not look at test images: leave out data.val {recipe.data.val}, and score the run on them by "
             f"`inline eval {out} --split test`"

@@ -141,7 +141,7 @@ class Score:
     split: str = ""
     """Which images: val, test, train, all."""
     fingerprint: str = ""
-    """Two scores with the same fingerprint are of the same images."""
+    """Two scores with different fingerprints are of different images."""
 
 
 @separate_accelerate_state()
