@@ -115,7 +115,7 @@ def test_eval_finds_the_score_of_the_run(runs, capsys, tmp_path, monkeypatch):
 def test_predict_draws_and_prints(runs, capsys, tmp_path):
     image = runs / "maps" / "images" / "val" / "0.png"
     text = ran(capsys, "predict", image, "--model", runs / "segment", "--out", tmp_path)
-    assert re.search(r"0\.png -> .*0\.png\n +\d+\.\d\d%  \w+", text)
+    assert re.search(r"0\.png -> .*0\.png\n +\d+\.\d\d% of the pixels  \w+", text)
     labels = pixels(tmp_path / "0_labels.png")
     assert labels.shape == (40, 56)
     assert set(np.unique(labels)) <= {0, 1, 2}
@@ -141,7 +141,7 @@ def test_boxes_alone_from_training_to_prediction(capsys, tmp_path):
     path, out = write_recipe(tmp_path / "boxes.toml", recipe), tmp_path / "run"
     main(["train", "--recipe", str(path), "--out", str(out), "--device", "cpu"])
     told = capsys.readouterr()
-    assert "faster_rcnn for boxes without masks, 2 classes: ball, box" in told.err
+    assert "faster_rcnn for boxes without masks (no mask is read), 2 classes: ball, box" in told.err
     assert "box AP" in told.out
     assert "mask" not in told.out
     text = ran(capsys, "eval", out, "--device", "cpu")

@@ -295,7 +295,7 @@ def test_a_run_stopped_by_a_bad_validation_image_goes_on(tmp_path, capsys):
     out = str(tmp_path / "run")
     code, _, err = run(capsys, "train", "--recipe", str(recipe), "--out", out, "--device", "cpu")
     assert code == 2
-    assert err.splitlines()[-1] == f"inline: {bad} cannot be read: not an image (skip_bad leaves such images out)"
+    assert err.splitlines()[-1] == f"inline: {bad} cannot be read: not an image (--skip-bad goes on without such images)"
     code, out_text, err = run(capsys, "train", "--out", out, "--device", "cpu", "--resume", "--skip-bad")
     assert code == 0, err
     assert "from step 3" in err

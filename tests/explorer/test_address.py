@@ -48,7 +48,7 @@ def test_it_listens_at_a_free_port():
         (["--port", "-1"], "--port takes a number from 1 to 65535"),
         (["--host", "192.0.2.1"], "cannot listen at 192.0.2.1:7860: this machine has no such address"),
         (["--host", "a..b"], "--host 'a..b' is no address and no known name"),
-        (["--host", ""], "--host '' is no address and no known name"),
+        (["--host", ""], "--host is empty: give a value, or leave it out"),
     ],
 )
 def test_a_host_or_port_that_cannot_be_is_one_line_before_models_load(monkeypatch, capsys, options, message):

@@ -60,19 +60,18 @@ def test_sigterm_ends_it_as_ctrl_c_does_and_bad_requests_are_lines(tmp_path):
 
 
 def test_it_reports_its_address_and_ends_after_a_bounded_wait(monkeypatch):
-    class Interrupted:
-        def wait(self):
-            signal.raise_signal(signal.SIGTERM)
+    def report(address):
+        reported.append(address)
+        signal.raise_signal(signal.SIGTERM)
 
     reported, waited, before = [], [], signal.getsignal(signal.SIGTERM)
     monkeypatch.setattr(server, "build", lambda *_: Mock())
     monkeypatch.setattr(server.gr, "mount_gradio_app", Mock())
     monkeypatch.setattr(server.uvicorn, "Server", Mock())
     monkeypatch.setattr(server, "shorten_gradio_errors", Mock())
-    monkeypatch.setattr(server, "Event", Interrupted)
     monkeypatch.setattr(server.RunningAnswers, "close", lambda _, seconds: waited.append(seconds))
     listener, address = listen("127.0.0.1", 0)
-    server.serve(None, reported.append, listener, address)
+    server.serve(None, report, listener, address)
     assert reported == [f"http://127.0.0.1:{address.port}/"]
     assert waited == [server.LONGEST_WAIT]
     assert listener.fileno() == -1, "closed"

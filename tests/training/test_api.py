@@ -109,7 +109,7 @@ def test_images_that_cannot_be_read(result, data, tmp_path):
     folder = write_images(tmp_path / "data", 2)
     bad = folder / "red" / "0.png"
     bad.write_bytes(b"no image")
-    with pytest.raises(ValueError, match=r"0.png cannot be read: .* \(skip_bad leaves such images out\)"):
+    with pytest.raises(ValueError, match=r"0.png cannot be read: .* \(--skip-bad goes on without such images\)"):
         evaluate(result.folder, data=folder, workers=0, device="cpu")
     score = evaluate(result.folder, data=folder, workers=0, device="cpu", skip_bad=True)
     assert (score.images, len(score.bad)) == (5, 1)

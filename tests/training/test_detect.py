@@ -84,7 +84,7 @@ def test_annotations_without_masks_train_a_head_without_masks(tmp_path):
     """Chosen and said, stored in recipe and weights, scored by boxes alone, resumed bit for bit, loaded again."""
     recipe = detect_recipe(without_masks(write_coco(tmp_path / "data")), task={"head": "auto"})
     report, outcome = run(recipe, tmp_path / "whole")
-    assert report.messages[1:] == ["faster_rcnn for boxes without masks, 2 classes: ball, box"]
+    assert report.messages[1:] == ["faster_rcnn for boxes without masks (no mask is read), 2 classes: ball, box"]
     assert RunFolder(tmp_path / "whole").recipe().task.head == "faster_rcnn"
     assert outcome.best["box_ap"] == max(row["box_ap"] for row in outcome.rows if row["kind"] == "evaluation")
     rows = metrics(tmp_path / "whole")

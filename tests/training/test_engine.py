@@ -227,7 +227,7 @@ def test_unreadable_images_stop_the_run_or_are_skipped(data, tmp_path):
     folder = write_images(tmp_path / "data", 20)
     for name in ("0", "1", "2", "3", "4", "5"):
         (folder / "red" / f"{name}.png").write_bytes(b"no image")
-    with pytest.raises(ValueError, match=r".*red/\d.png cannot be read: not an image \(data.skip_bad "):
+    with pytest.raises(ValueError, match=r".*red/\d.png cannot be read: not an image \(--skip-bad "):
         run(small_recipe(folder), tmp_path / "stops")
     _, outcome = run(small_recipe(folder, data={"skip_bad": True}), tmp_path / "goes on")
     assert outcome.finished

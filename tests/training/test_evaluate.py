@@ -51,7 +51,7 @@ def test_top5_counts_the_five_likeliest(accelerator):
 
 def test_bad_images_stop_or_are_left_out(accelerator):
     bad = batch([[1.0, 0], [1.0, 0]], [0, 0], [True, False], ["a.png cannot be read: cut"])
-    with pytest.raises(ValueError, match=r"a.png cannot be read: cut \(skip_bad leaves such images out\)"):
+    with pytest.raises(ValueError, match=r"a.png cannot be read: cut \(--skip-bad goes on without such images\)"):
         evaluate_batches(Says(), iter([bad]), ClassMeter(2, accelerator), accelerator, skip_bad=False)
     score = evaluate_batches(Says(), iter([bad]), ClassMeter(2, accelerator), accelerator, skip_bad=True)
     assert (score.images, score.bad) == (1, ("a.png cannot be read: cut",))

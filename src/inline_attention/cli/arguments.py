@@ -35,6 +35,7 @@ def parse(kind: type[Options], words: Sequence[str], title: str, default: Option
     tyro has no public way to get at an error: it draws a box on the error output and exits with 2. The box is thrown away,
     unread, and `explain` finds the wrong option by the types of the fields. So no layout of tyro's can break this.
     """
+    _refuse_repeated(words, kind)
     given: dict[str, Any] = {} if default is None else {"default": default}
     try:
         parsed, unknown = silent_tyro(kind, prog=f"inline {title}", args=words, return_unknown_args=True, **given)
@@ -62,6 +63,18 @@ def refuse_empty(words: Sequence[str]) -> None:
         if equals and not value.strip() and option not in MAY_BE_EMPTY:
             what = option if option.startswith("--") else "an argument"
             raise ValueError(f"{what} is empty: give a value, or leave it out")
+
+
+def _refuse_repeated(words: Sequence[str], kind: type) -> None:
+    """Raise if an option that takes several values is given twice: tyro would take the last one's values alone."""
+    types = option_types(kind)
+    several = {
+        f"--{name}" for name, hint in types.items() if any(get_origin(part) is tuple for part in (hint, *get_args(hint)))
+    }
+    given = [option.replace("_", "-") for option, _ in _split(words)]
+    for option in given:
+        if option in several and given.count(option) > 1:
+            raise ValueError(f"{option} is given {given.count(option)} times: give all its values after one {option}")
 
 
 def silent_tyro(kind: Any, **options: Any) -> Any:

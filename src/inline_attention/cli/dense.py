@@ -165,7 +165,7 @@ def _objects(dense: "DenseModel", found: dict[str, "torch.Tensor"], least_score:
 def _lines(facts: dict[str, Any], least_score: float) -> str:
     """The result for one image, as lines of text."""
     lines = [printable(f"{facts['image']} -> {facts['drawn']}")]
-    lines += [f"  {entry['share']:7.2%}  {entry['name']}" for entry in facts.get("classes", ())]
+    lines += [f"  {entry['share']:7.2%} of the pixels  {entry['name']}" for entry in facts.get("classes", ())]
     for entry in facts.get("objects", ()):
         left, top, right, bottom = entry["box"]
         lines.append(f"  {entry['score']:7.2%}  {entry['name']} from ({left:.0f}, {top:.0f}) to ({right:.0f}, {bottom:.0f})")

@@ -121,6 +121,8 @@ class Train(TrainOptions):
 
     def _folder(self, recipe: Recipe) -> Path:
         """The folder of the run: --out, the newest, or a new one."""
+        from ..training.folder_lock import lock_folder
+
         if self.resume:
             from .linearize import options_file
 
@@ -130,7 +132,8 @@ class Train(TrainOptions):
             return out
         if self.out is not None:
             if (self.out / "recipe.toml").exists() and int(os.environ.get("RANK", "0")) == 0:
-                raise ValueError(f"{self.out} holds a run: go on with --resume, or choose another --out")
+                with lock_folder(self.out):  # if a process writes into it, that is the error
+                    raise ValueError(f"{self.out} holds a run: go on with --resume, or choose another --out")
             prepare_folder(self.out)
             return self.out
         if "RANK" in os.environ:

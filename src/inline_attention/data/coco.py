@@ -216,7 +216,7 @@ def _find(root: Path, split: str) -> tuple[Path, Path]:
     if not there:
         raise ValueError(
             f"{root} holds no objects: annotations/instances_train2017.json (COCO, of any year or of none), "
-            f"train/{ROBOFLOW_FILE} (Roboflow) or images/ with instances/ (instance masks) is expected in it"
+            f"train/{ROBOFLOW_FILE} (Roboflow), images/ with instances/, or PNGImages/ with PedMasks/ is expected in it"
         )
     files = choose_split(split, there, root)
     for path in files:

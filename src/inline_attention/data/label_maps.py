@@ -52,6 +52,7 @@ class LabelMapDataset:
         self._classes[list(numbers)] = list(numbers.values())
         named = [number for number, label in numbers.items() if label != IGNORED]
         self._range = f"{min(named)} to {max(named)}"
+        self._ignored = [number for number, label in numbers.items() if label == IGNORED and number != IGNORED]
 
     def __len__(self) -> int:
         return len(self._images)
@@ -76,7 +77,7 @@ class LabelMapDataset:
             label = numbers[row, column]
             raise BadImageError(
                 f"{mask} holds label {label} at row {row}, column {column}, and the classes are {self._range}: "
-                f"--data.ignore {label} leaves out the pixels of this label"
+                f"--data.ignore {' '.join(map(str, [*self._ignored, label]))} leaves out the pixels of this label"
             )
         return image, classes.astype(np.uint8)
 
@@ -278,7 +279,7 @@ def _count_classes(masks: Sequence[Path], root: Path, ignore: Sequence[int]) -> 
             wrong = numbers.min() if numbers.min() < 0 else numbers.max()
             raise ValueError(
                 f"{path} holds label {wrong}: classes are 0 to {IGNORED - 1}, and {IGNORED} is ignored "
-                f"(--data.ignore {wrong} leaves out the pixels of this label, too)"
+                f"(--data.ignore {' '.join(map(str, [*ignore, wrong]))} leaves out the pixels of this label, too)"
             )
         greatest = max(greatest, int(numbers.max(initial=-1)))
     if greatest < 1:

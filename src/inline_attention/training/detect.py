@@ -87,7 +87,7 @@ class Detect(DenseTask):
 
     @override
     def learned(self) -> str:
-        return self.head if self.has_masks else f"{self.head} for boxes without masks"
+        return self.head if self.has_masks else f"{self.head} for boxes without masks (no mask is read)"
 
     @override
     def add_head(self, pyramid: Pyramid, classes: int) -> nn.Module:

@@ -226,7 +226,7 @@ class Engine:
         if not batch.bad:
             return
         if not self.task.recipe.data.skip_bad:
-            raise ValueError(f"{batch.bad[0]} (data.skip_bad leaves such images out)")
+            raise ValueError(f"{batch.bad[0]} (--skip-bad goes on without such images)")
         self.progress.bad = list(dict.fromkeys([*self.progress.bad, *batch.bad]))
 
     def _log_step(self, norm: float, timer: Timer) -> None:

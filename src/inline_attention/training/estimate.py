@@ -67,7 +67,7 @@ def estimate(task: Task, processes: int, device: torch.device, source: Source | 
     batch, reading = _read(training_batches(source.train, task.transform(training=True), small, **options))
     workers = worker_count(recipe.data.workers, processes, len(source.train))
     if batch.bad and not recipe.data.skip_bad:
-        raise ValueError(f"{batch.bad[0]} (data.skip_bad leaves such images out)")
+        raise ValueError(f"{batch.bad[0]} (--skip-bad goes on without such images)")
 
     def loss() -> Tensor:
         return task.loss(model, batch.to(device), len(source.classes))

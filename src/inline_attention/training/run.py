@@ -84,7 +84,7 @@ def run_training(
     if canonical(source.split.partition("[")[0]) == "test" and not resume:  # as of test[:50%]
         raise ValueError(
             f"training does not look at test images: leave out data.val {recipe.data.val}, and score the run on them by "
-            f"`inline eval {out} --split test`"
+            "`inline eval RUN --split test`"
         )
     transform = task.transform(training=True)
     with ExitStack() as locks:

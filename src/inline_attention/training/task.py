@@ -298,7 +298,7 @@ def _in_step(batches: Iterator[Batch], accelerator: Accelerator, failed: list[st
         if diverged:
             raise FloatingPointError(gather_object(failed)[0])
         if stop:
-            raise ValueError(f"{gather_object(list(bad))[0]} (skip_bad leaves such images out)")
+            raise ValueError(f"{gather_object(list(bad))[0]} (--skip-bad goes on without such images)")
         if not more:
             return
         if batch is None:
