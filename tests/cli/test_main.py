@@ -166,12 +166,13 @@ for words in {HELPS!r}:
     assert done.stderr.startswith("inline: unknown command inline trian")
 
 
-def test_list(capsys, tmp_path):
+def test_list(capsys, tmp_path, monkeypatch):
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path))  # an empty cache of weights
     code, out, _ = run(capsys, "list", "inline_pvt_*", "--plot", "--out", str(tmp_path))
     assert code == 0
     lines = [line.split() for line in out.splitlines()]
     assert ["inline_pvt_large", "224x224", "51.15M*", "10.13G", "83.6", "online"] in lines
-    assert ["inline_pvt_tiny", "224x224", "12.03M", "1.98G", "78.2"] in lines
+    assert ["inline_pvt_tiny", "224x224", "12.03M", "1.98G", "78.2", "online"] in lines
     assert "as reported by Han et al." in out
     assert "* the authors' table prints: inline_pvt_large 50.2M." in out
     assert (tmp_path / "models.png").stat().st_size > 10_000
