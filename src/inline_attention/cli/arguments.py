@@ -66,14 +66,12 @@ def refuse_empty(words: Sequence[str]) -> None:
 
 
 def _refuse_repeated(words: Sequence[str], kind: type) -> None:
-    """Raise if an option that takes several values is given twice: tyro would take the last one's values alone."""
+    """Raise if an option that takes any number of values is given twice: tyro would take the last one's values alone."""
     types = option_types(kind)
-    several = {
-        f"--{name}" for name, hint in types.items() if any(get_origin(part) is tuple for part in (hint, *get_args(hint)))
-    }
     given = [option.replace("_", "-") for option, _ in _split(words)]
     for option in given:
-        if option in several and given.count(option) > 1:
+        hint = types.get(option.removeprefix("--"))
+        if given.count(option) > 1 and any(Ellipsis in get_args(part) for part in (hint, *get_args(hint))):
             raise ValueError(f"{option} is given {given.count(option)} times: give all its values after one {option}")
 
 
