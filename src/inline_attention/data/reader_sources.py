@@ -89,6 +89,9 @@ def _from_webdataset(create: Any, data: DataConfig) -> Source:
         raise ValueError(f"{data.root}/_info.json must give num_samples of both splits and class_names")
     about = create_reader(data.source, root=data.root, split=name).split_info
     counts = about.shard_lengths or ("",) * len(about.filenames)
+    if len(counts) != len(about.filenames):
+        files = len(about.filenames)
+        raise ValueError(f"{data.root}/_info.json gives {len(counts)} shard_lengths of {name} for {files} filenames")
     shards = tuple(f"{file}\t{count}" for file, count in zip(about.filenames, counts, strict=True))
     images = StreamingDataset(train, lengths[0]), StreamingDataset(val, lengths[1], shards)
     classes = check_classes(tuple(map(str, names)), f"{data.root}/_info.json")
