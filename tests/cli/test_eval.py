@@ -106,23 +106,37 @@ def test_eval_of_the_authors_files(tmp_path, capsys):
     for wnid in wnids[:3]:
         (tmp_path / "val" / wnid).mkdir(parents=True)
         Image.new("RGB", (30, 20), (9, 9, 9)).save(tmp_path / "val" / wnid / "a.png")
-    torch.save({"model": official("inline_deit_tiny")}, tmp_path / "deit_t.pth")
+    torch.save({"model": official("inline_deit_tiny")}, tmp_path / "inline_deit_t.pth")
     words = ("--data", str(tmp_path / "val"), "--out", str(tmp_path / "out"), "--device", "cpu", "--json", "--workers", "0")
-    code, out, err = run(capsys, "eval", str(tmp_path / "deit_t.pth"), *words)
+    code, out, err = run(capsys, "eval", str(tmp_path / "inline_deit_t.pth"), *words)
     assert code == 0, err
     found = json.loads(out)
     assert (found["model"], found["images"], found["crop_mode"], found["crop"]) == ("inline_deit_tiny", 3, "squash", 0.875)
     assert all(share is not None for share in found["per_class"][:3])
     assert all(share is None for share in found["per_class"][3:])
-    named = run(capsys, "eval", "inline_deit_tiny", "--weights", str(tmp_path / "deit_t.pth"), *words)
+    named = run(capsys, "eval", "inline_deit_tiny", "--weights", str(tmp_path / "inline_deit_t.pth"), *words)
     assert json.loads(named[1])["loss"] == found["loss"]
+    assert json.loads(named[1])["reported"] is None, "a file that is named may be of another training"
+    published = ("inline_deit_tiny", "--pretrained", "--weights", str(tmp_path))
+    assert json.loads(run(capsys, "eval", *published, *words)[1])["loss"] == found["loss"]
+    _, out, _ = run(capsys, "eval", *published, *(word for word in words if word != "--json"))
+    assert "Reported by the paper for ImageNet-1K's 50,000 validation images: 74.5 % top-1" in out
+    photo = str(tmp_path / "val" / wnids[0] / "a.png")
+    _, out, _ = run(capsys, "predict", photo, "--model", *published)
+    info = timm.data.ImageNetInfo()
+    names = {info.index_to_description(index) for index in range(1000)}
+    assert {line.split("%  ")[1] for line in out.splitlines()[1:]} < names
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
         (["eval", "nowhere"], "inline: nowhere is neither a run's folder, nor a file, nor a model"),
-        (["eval", "inline_swin_tiny"], "inline: inline_swin_tiny needs a file of weights (the package ships none)"),
+        (["eval", "inline_swin_tiny"], "inline: inline_swin_tiny needs weights: --weights FILE, or --pretrained for its"),
+        (["eval", "inline_pvt_nano"], "inline: inline_pvt_nano needs weights: --weights FILE (none are published for it)"),
+        (["eval", "inline_pvt_nano", "--pretrained"], "inline: inline_pvt_nano has no published weights"),
+        (["eval", "inline_deit_nano", "--pretrained"], "inline: inline_deit_nano has no published weights, but "),
+        (["eval", "RUN", "--pretrained"], "inline: pretrained is for a model that is named, and RUN has its own weights"),
         (["eval", "inline_swin_tiny", "--weights", "nowhere"], "inline: there is no file nowhere"),
         (["eval", "RUN/best.safetensors"], "inline: RUN/best.safetensors does not record which images: give data"),
         (["eval", "RUN", "--data", "digits"], "inline: digits has 10 classes, and RUN knows 3"),

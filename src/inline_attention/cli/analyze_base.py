@@ -31,12 +31,13 @@ class Analysis:
     """The options of every sub-command of `inline analyze`, and how each begins and ends."""
 
     models: Annotated[tuple[str, ...], tyro.conf.Positional] = ()
-    """Runs' folders, files of weights, or names of models: ours, or any vision transformer of timm's, untrained."""
+    """Runs' folders, files of weights, or names of models: ours, or any vision transformer of timm's. Names are untrained, but
+    for those with a tag: inline_swin_nano.digits is in the package."""
     pretrained: bool = False
-    """Let timm fetch the weights of models that are given by name."""
+    """Take the published weights of models that are given by name; they are downloaded unless they are here."""
     data: str | None = None
     """Images: any source of `inline train` (its validation set), or a folder of class folders; unset: the validation set of the
-    first run, or sample images."""
+    first run, or of the first model of the package that is trained, or sample images."""
     root: str | None = None
     """Folder of a wds/, hfds/ or torch/ source."""
     split: str | None = None

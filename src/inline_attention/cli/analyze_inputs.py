@@ -36,8 +36,23 @@ class AnalyzedImages:
     """Of the images, for messages."""
 
 
+def images_of(name: str) -> str | None:
+    """The source of the images that a model of the package was trained on, if these are here."""
+    from ..data.config import DataConfig
+    from ..data.sources import open_source
+    from ..models.packaged_weights import PACKAGED
+
+    if name not in PACKAGED:
+        return None
+    try:
+        open_source(DataConfig(source=PACKAGED[name].data))
+    except (ValueError, ModuleNotFoundError):
+        return None
+    return PACKAGED[name].data
+
+
 def load_models(names: Sequence[str], *, pretrained: bool, seed: int, device: "torch.device") -> list[LoadedModel]:
-    """Load runs' folders, files of weights, and models by name; these are untrained unless `pretrained` fetches weights."""
+    """Load runs' folders, files of weights, and models by name: untrained, but for tags and with `pretrained`."""
     from ..analysis.model_analysis import AnalyzedModel
     from ..data.transforms import evaluation_transform
     from ..training.load_trained import load_trained, make_named
@@ -47,10 +62,9 @@ def load_models(names: Sequence[str], *, pretrained: bool, seed: int, device: "t
     found = []
     labels = _labels(names)
     for given, label in zip(names, labels, strict=True):
-        is_path = Path(given).exists()
-        trained = load_trained(given) if is_path else make_named(given, pretrained=pretrained, seed=seed)
-        if not is_path and not pretrained:
-            label = f"{label} (untrained)"
+        there = Path(given).exists()
+        trained = load_trained(given) if there else make_named(given, pretrained=pretrained, seed=seed)
+        label += "" if trained.trained else " (untrained)"
         found.append(
             LoadedModel(
                 given, trained, AnalyzedModel(label, trained.model.to(device), _transform(trained, evaluation_transform))
@@ -68,13 +82,15 @@ def _transform(trained: "Trained", make_transform: Callable[..., Any]) -> Callab
 def load_images(
     models: Sequence[LoadedModel], count: int, *, data: str | None, root: str | None, split: str | None, seed: int
 ) -> AnalyzedImages:
-    """Some validation images, drawn by the seed: of the data, or of the first run; without either, sample images.
+    """Some validation images, drawn by the seed: of the data, or those of the first run or of the first model's weights.
+
+    Where a model is not known to belong to images, they are sample images.
 
     They have labels if their classes are those of the first run, or of the first model.
     """
     import torch
 
-    from ..analysis.sample_images import SAMPLES, sample_image
+    from ..analysis.sample_images import PHOTOS, sample_image
     from ..data.config import DataConfig
     from ..data.datasets import StreamingDataset
     from ..data.sources import open_split
@@ -84,8 +100,10 @@ def load_images(
     if count < 1:
         raise ValueError(f"--count must be positive, got {count}")
     first = next((one for one in models if Path(one.given).is_dir()), models[0])
+    if data is None and not Path(first.given).exists():
+        data = images_of(first.given)
     if data is None and not Path(first.given).is_dir():
-        return AnalyzedImages([sample_image(name) for name in SAMPLES][:count], None, "sample images")
+        return AnalyzedImages([sample_image(name) for name in PHOTOS][:count], None, "sample images")
     labelled = True
     try:
         images = validation_set(first.trained, first.given, data, root, split)

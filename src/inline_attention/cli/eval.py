@@ -32,11 +32,13 @@ class Eval:
     """Measure a trained model: accuracy, COCO's average precision or mean intersection over union, also by class."""
 
     model: Annotated[str, tyro.conf.Positional]
-    """A run's folder, a file of weights (ours or the authors'), or a model's name with --weights."""
+    """A run's folder, a file of weights (ours or the authors'), or a model's name with --pretrained or --weights."""
     task: Literal["classify", "detect", "segment"] | None = None
     """What the model was trained for; unset: as its file says."""
+    pretrained: bool = False
+    """Take the published weights of a model that is given by name; they are downloaded unless they are here."""
     weights: Path | None = None
-    """File of weights for a model that is given by name."""
+    """For a model that is given by name: a file of weights, or a folder of published files."""
     data: str | None = None
     """Images: any source of `inline train`, or a folder of class folders; unset: those of the run."""
     root: str | None = None
@@ -88,7 +90,7 @@ class Eval:
         for name in ("inference", "side"):
             if getattr(self, name) is not None:
                 raise ValueError(f"--{name} {getattr(self, name)} is for models that segment: leave it out")
-        trained = load_trained(self.model, self.weights, ema=self.ema)
+        trained = load_trained(self.model, self.weights, ema=self.ema, pretrained=self.pretrained)
         images = validation_set(trained, self.model, self.data, self.root, self.split)
         given: dict[str, Any] = {"crop_mode": self.crop_mode, "size": self.size, "crop": self.crop}
         data = replace(trained.data, **{key: value for key, value in given.items() if value is not None})
@@ -100,7 +102,7 @@ class Eval:
             return
         facts = {
             "model": trained.name, "weights": str(self.weights or self.model), "loaded": trained.loaded, "data": images.name,
-            "crop_mode": data.crop_mode, "size": data.size, "crop": data.crop,
+            "crop_mode": data.crop_mode, "size": data.size, "crop": data.crop, "reported": trained.reported,
         }  # fmt: skip
         text = write_score(out, facts, found, images, trained.classes, found.bad, "images")
         if self.json:
@@ -118,6 +120,9 @@ class Eval:
             images.source.split, f"{found.images:,}", number(numbers["top1"]), top5, number(numbers["loss"], 3), speed
         )
         console.print(table)
+        if trained.reported is not None:
+            line = f"Reported by the paper for ImageNet-1K's 50,000 validation images: {trained.reported['top1']} % top-1"
+            console.print(line, highlight=False, soft_wrap=True)
         if (Path(self.model) / "linearize.json").is_file():  # which keeps its last weights and not the best ones
             images = replace(images, chosen_by=False)
         print_rest(console, found, images, trained.classes, out, bad=found.bad, unit=" %")

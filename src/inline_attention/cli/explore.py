@@ -13,7 +13,7 @@ class Explore:
     models: Annotated[tuple[str, ...], tyro.conf.Positional] = ()
     """Runs' folders, files of weights, or names of models, to open the page with; others can be chosen there by name."""
     pretrained: bool = False
-    """Let timm fetch the weights of models that are given by name."""
+    """Take the published weights of models that are given by name; they are downloaded unless they are here."""
     host: str = "127.0.0.1"
     """Address to listen at; the default is reached from this machine only, 0.0.0.0 from every network."""
     port: int | None = None

@@ -142,10 +142,13 @@ def model_cost(name: str) -> dict[str, int]:
 
 
 def _weights(name: str) -> str | None:
-    """Whether `pretrained=True` finds weights: 'here', 'online', or None."""
+    """Where `pretrained=True` finds weights: 'here', 'online', the tags of those in the package, or None."""
+    from ..models.packaged_weights import tags_of
     from ..models.published_weights import FILES, find_weights
 
-    return ("here" if find_weights(name) else "online") if name in FILES else None
+    if name in FILES:
+        return "here" if find_weights(name) else "online"
+    return ", ".join(tag.partition(".")[2] for tag in tags_of(name)) or None
 
 
 def _dense_cost(group: Group, name: str) -> dict[str, Any]:
@@ -197,7 +200,10 @@ def _print(records: list[dict[str, Any]], source: str) -> None:
     console.print(f"Top-1 on ImageNet-1K, percent, as reported by {source}.", highlight=False, soft_wrap=True)
     if any(r["weights"] for r in records):
         console.print(
-            f"Weights: timm.create_model(MODEL, pretrained=True) fetches them. {NO_LICENCE}", highlight=False, soft_wrap=True
+            f"Weights: timm.create_model(MODEL, pretrained=True) fetches them. {NO_LICENCE} Those with a tag, such as "
+            "inline_swin_nano.digits, are in this package.",
+            highlight=False,
+            soft_wrap=True,
         )
     if notes:
         console.print(f"* the authors' table prints: {', '.join(notes)}.", highlight=False, soft_wrap=True)

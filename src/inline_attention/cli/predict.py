@@ -24,11 +24,13 @@ class Predict:
     images: Annotated[tuple[str, ...], tyro.conf.Positional]
     """Files, folders, or '-' for the standard input: an image, or a list of paths, one a line."""
     model: str | None = None
-    """A run's folder, a file of weights, or a model's name with --weights; unset: the newest run under runs/."""
+    """A run's folder, a file of weights, or a model's name with --pretrained or --weights; unset: the newest under runs/."""
     task: Literal["classify", "detect", "segment"] | None = None
     """What the model was trained for; unset: as its file says."""
+    pretrained: bool = False
+    """Take the published weights of a model that is given by name; they are downloaded unless they are here."""
     weights: Path | None = None
-    """File of weights for a model that is given by name."""
+    """For a model that is given by name: a file of weights, or a folder of published files."""
     out: Path | None = None
     """Folder for the images that detectors and segmenters draw; unset: predictions/."""
     threshold: float | None = None
@@ -63,6 +65,8 @@ class Predict:
 
         self._check()
         device = usable_device(self.device)
+        if self.pretrained and self.model is None:
+            raise ValueError("--pretrained is for a model that is named: give --model NAME")
         model = self.model or str(newest_run())
         if self.model is None:
             warn(f"by the newest run, {model}")
@@ -75,7 +79,7 @@ class Predict:
         for name in ("out", "threshold", "inference", "side"):
             if getattr(self, name) is not None:
                 raise ValueError(f"--{name} is for models that detect or segment: leave it out")
-        trained = load_trained(model, self.weights, ema=self.ema)
+        trained = load_trained(model, self.weights, ema=self.ema, pretrained=self.pretrained)
         trained.model.to(device)
         if self.stream:
             self._stream(trained)

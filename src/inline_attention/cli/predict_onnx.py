@@ -15,7 +15,20 @@ from .arguments import explain_unknown, option_types
 from .main import warn
 
 Pixels = TypeVar("Pixels")
-NOT_FOR_ONNX = ("model", "task", "weights", "out", "threshold", "inference", "side", "ema", "stream", "folder", "device")
+NOT_FOR_ONNX = (
+    "model",
+    "task",
+    "pretrained",
+    "weights",
+    "out",
+    "threshold",
+    "inference",
+    "side",
+    "ema",
+    "stream",
+    "folder",
+    "device",
+)
 """Options of `inline predict` that an ONNX file has no use for."""
 
 

@@ -9,10 +9,13 @@ import torch
 from timm.models import is_model, list_models
 from torch import nn
 
+from ..analysis.sample_images import SAMPLES
 from ..training.config import nearest
 from ..training.load_trained import Trained, load_trained, make_named
 from ..training.model_factory import make_model
 
+TRAINED = ("inline_deit_nano.digits", "inline_swin_nano.digits")
+"""Models of the package that the page opens with: trained, without a download."""
 OURS = ("inline_deit_nano", "inline_pvt_nano", "inline_swin_nano", "inline_cswin_nano", "inline_deit_tiny")
 OTHERS = ("vit_tiny_patch16_224", "deit_tiny_patch16_224", "vit_small_patch16_224")
 CACHE_SIZE = 8
@@ -27,7 +30,7 @@ class ModelCache:
     Args:
         runs: folders of runs, files of weights, or names; only these and timm's names can be chosen, never a path that
             someone types into the page.
-        pretrained: let timm fetch the weights of models that are given by name.
+        pretrained: take the published weights of models that are given by name.
         seed: of the weights of untrained models.
     """
 
@@ -46,11 +49,15 @@ class ModelCache:
 
     def choices(self) -> list[str]:
         """The models that the page offers: its runs first."""
-        return list(dict.fromkeys((*self.runs, *self.names, *OURS, *OTHERS)))
+        return list(dict.fromkeys((*self.runs, *self.names, *TRAINED, *OURS, *OTHERS)))
 
     def first(self) -> list[str]:
         """The models that the page opens with."""
-        return ([*self.runs, *self.names] or ["inline_deit_nano", "deit_tiny_patch16_224"])[:4]
+        return ([*self.runs, *self.names] or [*TRAINED])[:4]
+
+    def first_sample(self) -> str:
+        """The sample image that the page opens with: one of the kind that its models were trained on."""
+        return "digit" if set(self.first()) <= set(TRAINED) else SAMPLES[0]
 
     def take(self, label: str) -> Trained:
         """The model of that label, loaded or created."""

@@ -33,11 +33,11 @@ def build(model_cache: ModelCache, running: RunningAnswers) -> gr.Blocks:
         with gr.Row():
             with gr.Column(scale=1, min_width=280):
                 image = gr.Image(
-                    sample_image(SAMPLES[0]), label="Image: click a point", type="filepath", image_mode=None,
+                    sample_image(model_cache.first_sample()), label="Image: click a point", type="filepath", image_mode=None,
                     sources=["upload", "clipboard"], height=320, elem_id="image", alt_text="The image that the models get",
                 )  # fmt: skip
                 image.preprocess = check_upload(image.preprocess)  # type: ignore[method-assign, assignment]
-                samples = gr.Radio([*SAMPLES], label="Samples", value=SAMPLES[0], elem_id="samples")
+                samples = gr.Radio([*SAMPLES], label="Samples", value=model_cache.first_sample(), elem_id="samples")
                 note = gr.Markdown("", elem_id="note")
             with gr.Column(scale=1, min_width=280):
                 models = gr.Dropdown(

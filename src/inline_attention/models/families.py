@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from inspect import signature
 from math import floor, inf, log2
+from pathlib import Path
 from typing import Any, TypedDict, TypeVar
 
 import torch
@@ -16,6 +17,7 @@ from ..lite.limits import MAX_STREAMED_PIXELS, excess, max_pixels
 from ..ops.checks import check_name, check_size, is_whole
 from .adapt_weights import filter_state_dict
 from .backbone import SMALLEST, Backbone
+from .packaged_weights import PACKAGED, packaged_path, tags_of
 from .published_weights import FILES, TAG, load_published, published_url
 
 TIMM_ARGUMENTS = (
@@ -188,8 +190,23 @@ def published_cfgs(family: str, **sizes: int) -> dict[str, Any]:
 
 
 def small_cfgs(family: str) -> dict[str, Any]:
-    """The configuration of the family's small model."""
-    default_cfgs: dict[str, Any] = generate_default_cfgs({f"{family}_nano": _cfg(32, crop_pct=1.0)})
+    """The configurations of the family's small model: without weights, and for each file of weights in the package."""
+    name = f"{family}_nano"
+    configurations: dict[str, Any] = {}
+    for tagged in tags_of(name):
+        packaged = PACKAGED[tagged]
+        size = (packaged.channels, packaged.size, packaged.size)
+        configurations[tagged] = _cfg(
+            packaged.size,
+            crop_pct=1.0,
+            input_size=size,
+            num_classes=len(packaged.classes),
+            label_names=packaged.classes,
+            file=str(packaged_path(tagged)),
+            license="apache-2.0",
+        )
+    configurations[f"{name}.*"] = _cfg(32, crop_pct=1.0)  # without a tag: the default, which has no weights
+    default_cfgs: dict[str, Any] = generate_default_cfgs(configurations)
     return default_cfgs
 
 
@@ -216,7 +233,9 @@ def create(
     if inline_depths is not None and given.get("mixer") != "softmax":
         depths = given.get("depths") or inline_depths
         published["inline_depths"] = tuple(map(min, zip(inline_depths, depths, strict=False)))
-    arguments = {**published, **given}
+    tag = given.get("pretrained_cfg")
+    packaged = PACKAGED.get(f"{variant}.{tag}") if isinstance(tag, str) else None
+    arguments = {**published, **(packaged.model_arguments if packaged else {}), **given}
     known = {*signature(family).parameters, *AttentionOptions.__annotations__, *TIMM_ARGUMENTS}
     if unknown := [name for name in arguments if name not in known]:
         raise TypeError(
@@ -225,21 +244,21 @@ def create(
     _check_arguments(arguments)
     if "img_size" in arguments:  # for timm's data pipeline
         overlay = dict(arguments.pop("pretrained_cfg_overlay", None) or {})
-        size = (3, *to_2tuple(arguments["img_size"]))
+        size = (arguments.get("in_chans", 3), *to_2tuple(arguments["img_size"]))
         arguments["pretrained_cfg_overlay"] = {"input_size": size, **overlay}
     device, dtype = arguments.pop("device", None), arguments.pop("dtype", None)
-    url = _address(variant, arguments) if pretrained else None
+    weights = _weights_of(variant, arguments) if pretrained else None
     with torch.device(torch.get_default_device() if device is None else device):
         model: Model = build_model_with_cfg(
             family,
             variant,
-            pretrained and url is None,
+            pretrained and weights is None,
             feature_cfg={"out_indices": tuple(out_indices), "feature_cls": "getter"},
             pretrained_filter_fn=filter_state_dict,
             **arguments,
         )
-    if url is not None:
-        load_published(model, variant, url, arguments.get("cache_dir"))
+    if weights is not None:
+        load_published(model, variant, weights, arguments.get("cache_dir"))
     return model.to(dtype=dtype)
 
 
@@ -263,15 +282,22 @@ def _check_arguments(arguments: Mapping[str, Any]) -> None:
                 raise ValueError(f"{name} must be {expected}, got {value!r}")
 
 
-def _address(variant: str, arguments: Mapping[str, Any]) -> str | None:
-    """The address that `pretrained=True` downloads from; None if the weights are in a file or on a hub, which timm reads.
+def _weights_of(variant: str, arguments: Mapping[str, Any]) -> str | Path | None:
+    """The file or the address that `pretrained=True` loads; None if the weights are on a hub, which timm reads.
 
     timm itself cannot download the published files: it takes a file's name in the cache from the address.
     """
     chosen = {name: arguments.get(name) for name in ("pretrained_cfg", "pretrained_cfg_overlay")}
     cfg = resolve_pretrained_cfg(variant, **chosen)
-    elsewhere = cfg.file or cfg.state_dict or cfg.hf_hub_id or cfg.source in ("hf-hub", "local-dir")
-    return str(cfg.url) if cfg.url and not elsewhere else None
+    if cfg.state_dict or cfg.source in ("hf-hub", "local-dir"):
+        return None
+    if cfg.file:
+        return Path(cfg.file)
+    if cfg.hf_hub_id:
+        return None
+    if not cfg.url and (tags := tags_of(variant)):
+        raise ValueError(f"{variant} has weights by their names only: {', '.join(tags)}")
+    return str(cfg.url) if cfg.url else None
 
 
 def fitting_patch(img_size: int | tuple[int, int], *, most: int) -> int:

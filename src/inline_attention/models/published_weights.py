@@ -13,11 +13,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import torch
-from torch import nn
+from timm.models import split_model_name_tag
+from torch import Tensor, nn
 
 from .adapt_weights import LoadReport
 from .download import download_once
 from .load_official import EMA, load_official, read_checkpoint, select_weights
+from .packaged_weights import packaged_path, tags_of
 
 SERVER = "https://cloud.tsinghua.edu.cn/f/{}/?dl=1"
 FILES = {
@@ -50,29 +52,46 @@ def published_url(name: str) -> str:
     return SERVER.format(FILES[name])
 
 
-def load_published(model: nn.Module, name: str, url: str | None = None, cache_dir: str | Path | None = None) -> LoadReport:
-    """Load the model's published weights, from the folder, the cache or `url`, into a model of any size.
+def load_published(
+    model: nn.Module, name: str, weights: str | Path | None = None, cache_dir: str | Path | None = None
+) -> LoadReport:
+    """Load a model's published weights into a model of any size.
 
-    Of CSwin's files, the moving average of the weights is taken, by which the authors evaluate it.
+    Args:
+        model: one of the package's backbones, or a module that holds one.
+        name: of the model, perhaps with a tag.
+        weights: a file; or an address, in place of the authors' server, which is asked if neither the folder of
+            `INLINE_WEIGHTS` nor the cache has the file.
+        cache_dir: instead of torch's cache.
     """
-    path = fetch_weights(name, url, cache_dir)
-    checkpoint = read_checkpoint(path)
-    ema = "cswin" in name and any(key in checkpoint for key in EMA)
-    if "cswin" in name and not ema and path.suffix == ".pth":
-        _log.warning("%s holds no moving average: its plain weights are loaded", path)
-    report = load_official(model, checkpoint, ema=ema, source=str(path))
+    path = weights if isinstance(weights, Path) else fetch_weights(name, weights, cache_dir)
+    report = load_official(model, read_published(path, name), source=str(path))
     _log.log(logging.WARNING if report.resized or report.kept else logging.INFO, "%s: %s", path, report)
     return report
 
 
+def read_published(path: Path, name: str) -> dict[str, Tensor]:
+    """The weights in a file: of CSwin the moving average, by which the authors evaluate it."""
+    checkpoint = read_checkpoint(path)
+    ema = "cswin" in name and any(key in checkpoint for key in EMA)
+    if "cswin" in name and not ema and path.suffix == ".pth":
+        _log.warning("%s holds no moving average: its plain weights are loaded", path)
+    return select_weights(checkpoint, ema=ema, source=str(path))
+
+
 def fetch_weights(name: str, url: str | None = None, cache_dir: str | Path | None = None) -> Path:
-    """The model's file, downloaded if it is neither in the folder of `INLINE_WEIGHTS` nor in the cache.
+    """The model's file, downloaded if it is neither in the package, nor in the folder of `INLINE_WEIGHTS`, nor in the cache.
 
     Args:
-        name: of the model.
+        name: of the model, perhaps with a tag.
         url: where it is; the authors' server by default.
         cache_dir: instead of torch's cache.
     """
+    if url is None and (found := packaged_path(name)):
+        return found
+    name = split_model_name_tag(name)[0]
+    if url is None and name not in FILES:
+        raise ValueError(f"{name} has no published weights{_by_tag(name)}")
     url = published_url(name) if url is None else url
     if found := in_folder(name):
         return found
@@ -87,6 +106,11 @@ def fetch_weights(name: str, url: str | None = None, cache_dir: str | Path | Non
     return path
 
 
+def _by_tag(name: str) -> str:
+    tags = tags_of(name)
+    return f"; there are {', '.join(tags)}" if tags else ""
+
+
 def find_weights(name: str, url: str | None = None, cache_dir: str | Path | None = None) -> Path | None:
     """The model's file, if it is in the folder of `INLINE_WEIGHTS` or in the cache."""
     cached = cached_path(name, published_url(name) if url is None else url, cache_dir)
@@ -98,6 +122,7 @@ def in_folder(name: str, folder: str | Path | None = None) -> Path | None:
     folder = folder or os.environ.get(FOLDER)
     if not folder:
         return None
+    name = split_model_name_tag(name)[0]
     if not Path(folder).is_dir():
         raise ValueError(f"{FOLDER}: there is no folder {folder}")
     return next((path for path in _possible_files(name, Path(folder)) if path.is_file()), None)

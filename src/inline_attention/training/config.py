@@ -62,8 +62,11 @@ class ModelConfig:
     """Further arguments of timm.create_model, as in TOML: 'patch_size=4, depths=[1,1,2,1]'."""
     swap: str = ""
     """Replace the model's attention, such as a timm ViT's by InLine: arguments of `swap` as in TOML, 'mixer="inline"'."""
+    pretrained: bool = False
+    """Start from the model's published weights: the authors', for inline_* models, or those that timm has for its own."""
     weights: str | None = None
-    """Start from these weights: a file (ours or the authors') or a run's folder. Other sizes and classes are adapted."""
+    """Start from these weights: a file (ours or the authors') or a run's folder. Other sizes and classes are adapted. With
+    model.pretrained, or for an inline_* model, also a folder of published files, such as inline_swin_tiny.pth."""
     checkpointing: bool = False
     """Recompute activations in the backward pass: less memory, more time."""
     compile: bool = False

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import torch
 from PIL import Image
-from torch import nn
+from torch import Tensor, nn
 from typing_extensions import override
 
 from ..data.splits import ALL, NoSplitError, Source, canonical, note_on_split, share_note
@@ -113,14 +113,14 @@ class DenseTask(Task):
         return root
 
     @override
-    def load_weights(self, model: nn.Module, path: Path) -> str:
+    def load_weights(self, model: nn.Module, path: Path, state: Mapping[str, Tensor] | None = None) -> str:
         """Load a classifier's weights into the backbone, or a detector's or segmenter's into the whole model.
 
         Layers whose shape depends on the number of classes are left out where it differs.
         """
         trained_for = metadata_of(path).get("task")
         if trained_for is None:
-            return load_weights(self.backbone(model), path, headless=True)
+            return load_weights(self.backbone(model), path, state=state, headless=True)
         task = self.recipe.task.name
         if trained_for["name"] != task:
             raise ValueError(f"{path} was trained to {trained_for['name']}: start from a classifier, or from a model to {task}")

@@ -40,7 +40,8 @@ class Detect(DenseTask):
 
     def __init__(self, recipe: Recipe) -> None:
         if recipe.task.freeze_norm is None:  # without weights, a frozen norm does not normalise
-            recipe = replace(recipe, task=replace(recipe.task, freeze_norm=recipe.model.weights is not None))
+            has_weights = recipe.model.weights is not None or recipe.model.pretrained
+            recipe = replace(recipe, task=replace(recipe.task, freeze_norm=has_weights))
         super().__init__(recipe)
 
     @override

@@ -58,7 +58,7 @@ def estimate(task: Task, processes: int, device: torch.device, source: Source | 
     source = task.open() if source is None else source
     task = task.suited_to(source)
     recipe = task.recipe
-    model, _ = build_model(task, source.classes)
+    model, _ = build_model(task, source.classes, resume=task.recipe.model.pretrained)  # a dry run downloads nothing
     plan = make_plan(recipe, len(source.train), processes)
     model = model.to(device).train()
     tried = min(TRIAL_BATCH, plan.micro_batch)

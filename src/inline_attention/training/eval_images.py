@@ -68,7 +68,9 @@ def validation_set(
     trained: Trained, model: str, data: str | None, root: str | None = None, split: str | None = None
 ) -> EvalImages:
     """The images to score a classifier on; see `eval_images`."""
-    return eval_images(Classify(Recipe(data=trained.data)), trained.classes, model, data, root, split)
+    found = eval_images(Classify(Recipe(data=trained.data)), trained.classes, model, data, root, split)
+    same = trained.chosen_by is not None and trained.chosen_by == found.source.scored["fingerprint"]
+    return replace(found, chosen_by=found.chosen_by or same)
 
 
 def _run_of(model: str, *, needed: bool) -> RunFolder | None:

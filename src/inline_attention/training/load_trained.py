@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
@@ -10,16 +11,18 @@ from typing import Any
 import torch
 from safetensors import safe_open
 from timm.data import ImageNetInfo, resolve_model_data_config
-from timm.models import is_model, is_model_pretrained, list_models
+from timm.models import is_model, is_model_pretrained, list_models, split_model_name_tag
 from torch import nn
 
 from ..data.config import DataConfig
 from ..lite.decode import first_line
 from ..models.finite import check_outputs
 from ..models.load_official import read_checkpoint, select_weights
-from ..models.published_models import identify
+from ..models.packaged_weights import packaged_path, tags_of
+from ..models.published_models import REPORTED, SOURCE, identify
+from ..models.published_weights import read_published
 from .config import check_seed, nearest
-from .model_factory import load_weights, make_model, weights_path
+from .model_factory import load_weights, make_model, published_path, weights_path
 from .weights_metadata import check_metadata, classes_of, data_of, make_for_file
 
 
@@ -37,56 +40,90 @@ class Trained:
     """False for random weights."""
     arguments: Mapping[str, Any] = field(default_factory=dict)
     """Arguments of `make_model` that make it."""
+    chosen_by: str | None = None
+    """The fingerprint of the images by which a run chose these weights, if their file records it."""
+    reported: Mapping[str, Any] | None = None
+    """What the authors report of these very weights: top1, in percent, and the source. Not measured here."""
 
 
-def load_trained(what: str, weights: Path | None = None, *, ema: bool = False) -> Trained:
+def load_trained(what: str, weights: Path | None = None, *, ema: bool = False, pretrained: bool = False) -> Trained:
     """A trained classifier.
 
     Args:
-        what: the folder of a run, a file of weights (ours, or the authors'), or a model's name.
-        weights: a file, where `what` is a model's name.
+        what: the folder of a run, a file of weights (ours, or the authors'), or a model's name. A name with a tag, such as
+            inline_swin_nano.digits, has the published weights of this tag.
+        weights: for a model's name: a file, a run's folder, or a folder of published files.
         ema: take the moving average out of a file that holds both.
+        pretrained: for a model's name: its published weights, which are downloaded unless they are here.
     """
-    path = Path(what)
-    if path.exists():
+    if Path(what).exists():
+        if pretrained:
+            raise ValueError(f"pretrained is for a model that is named, and {what} has its own weights: leave it out")
         return _from_file(weights_path(what), None, ema=ema)
     if not is_model(what):
         raise ValueError(f"{what} is neither a run's folder, nor a file, nor a model{nearest(what, list_models())}")
-    if weights is None:
-        raise ValueError(f"{what} needs a file of weights (the package ships none)")
-    if not weights.is_file():
-        raise ValueError(f"there is no file {weights}")
-    return _from_file(weights, what, ema=ema)
+    if weights is not None and not pretrained:
+        if not weights.exists():
+            raise ValueError(f"there is no file {weights}")
+        return _from_file(weights_path(weights, what), what, ema=ema)
+    if pretrained or split_model_name_tag(what)[1]:
+        return make_named(what, pretrained=True, folder=weights)
+    others = "--pretrained for its published ones" if is_model_pretrained(what) else " or ".join(tags_of(what))
+    raise ValueError(f"{what} needs weights: --weights FILE{f', or {others}' if others else ' (none are published for it)'}")
 
 
-def make_named(name: str, *, pretrained: bool = False, seed: int = 0) -> Trained:
-    """A model by its name, with random weights, or with those that timm downloads for it from its hub.
+def make_named(name: str, *, pretrained: bool = False, seed: int = 0, folder: Path | None = None) -> Trained:
+    """A model by its name, with random weights or with published ones. A name with a tag has the weights of this tag.
 
-    Models of this package are made for 224 pixels a side; others keep their own size, and take any other where timm allows.
+    Untrained models of this package are made for 224 pixels a side; others keep their own size, and take any other where timm
+    allows.
+
+    Args:
+        name: one that timm knows.
+        pretrained: load published weights; those of this package's models are the authors'.
+        seed: of random weights.
+        folder: of published files, which is looked at first.
     """
     if not is_model(name):
         raise ValueError(f"{name} is neither a run's folder, nor a file, nor a model{nearest(name, list_models())}")
     check_seed(seed)
+    pretrained = pretrained or bool(split_model_name_tag(name)[1])
     if pretrained and not is_model_pretrained(name):
-        raise ValueError(f"{name} has no published weights")
+        tags = " and ".join(tags_of(name))
+        raise ValueError(f"{name} has no published weights" + (f", but {tags} have" if tags else ""))
     torch.manual_seed(seed)
-    ours = name.startswith("inline_")
-    weights: dict[str, Any] = {"pretrained": True} if pretrained else {}
-    attempts: list[dict[str, Any]] = [{"img_size": 224}]
-    if not ours:
-        attempts = [{"dynamic_img_size": True, "dynamic_img_pad": True}, {"dynamic_img_size": True}, {}]
-    for arguments in attempts:
-        try:
-            model = make_model(name, {**weights, **arguments})
-            break
-        except ValueError:
-            if arguments is attempts[-1]:
-                raise
-    data = _data({}, model, Path(name))
+    if name.startswith("inline_"):
+        return _make_ours(name, f"untrained, seed {seed}", folder, pretrained=pretrained)
+    arguments = _any_size(name)
+    model = make_model(name, {**arguments, "pretrained": pretrained})
     loaded = "published weights" if pretrained else f"untrained, seed {seed}"
     classes = _classes({}, int(getattr(model, "num_classes", 0)), Path(name))
-    data = replace(data, size=(224, 224)) if ours else data
+    data = _data({}, model, Path(name))
     return Trained(model.eval(), name, classes, data, loaded, trained=pretrained, arguments=arguments)
+
+
+def _any_size(name: str) -> dict[str, Any]:
+    """Arguments with which a model of timm's takes images of any size, as far as it can."""
+    for arguments in ({"dynamic_img_size": True, "dynamic_img_pad": True}, {"dynamic_img_size": True}):
+        with suppress(ValueError), torch.device("meta"):
+            make_model(name, arguments)
+            return arguments
+    return {}
+
+
+def _make_ours(name: str, loaded: str, folder: Path | None, *, pretrained: bool) -> Trained:
+    """A model of this package: with published weights for their own size, untrained for 224 pixels a side."""
+    if path := packaged_path(name):
+        return replace(_from_file(path, name, ema=False), name=name)
+    arguments = {} if pretrained else {"img_size": 224}
+    model = make_model(name, arguments)
+    if pretrained:
+        path = published_path(name, folder)
+        loaded = f"{path}: {load_weights(model, path, state=read_published(path, name))}"
+    data, classes = _data({}, model, Path(name)), _classes({}, 1000, Path(name))
+    found = Trained(model.eval(), name, classes, data, loaded, trained=pretrained, arguments=arguments)
+    top1 = REPORTED[split_model_name_tag(name)[0]].top1 if pretrained else None
+    return found if top1 is None else replace(found, reported={"top1": top1, "source": SOURCE})
 
 
 def _from_file(path: Path, name: str | None, *, ema: bool) -> Trained:
@@ -94,7 +131,7 @@ def _from_file(path: Path, name: str | None, *, ema: bool) -> Trained:
     if "task" in metadata:
         raise ValueError(f"{path} is a model to {metadata['task']['name']}: this works with models that classify")
     state = select_weights(read_checkpoint(path), ema=ema, source=str(path))
-    if "model" in metadata and name in (None, metadata["model"]):
+    if "model" in metadata and (name is None or split_model_name_tag(name)[0] == metadata["model"]):
         name, arguments = spec_of(metadata, path)
     elif name is None:
         fitting = identify(state)
@@ -111,9 +148,8 @@ def _from_file(path: Path, name: str | None, *, ema: bool) -> Trained:
     count = int(getattr(model, "num_classes", 0))
     if not count:
         raise ValueError(f"{path} has no classifier: it cannot predict classes")
-    return Trained(
-        model.eval(), name, _classes(metadata, count, path), _data(metadata, model, path), loaded, arguments=arguments
-    )
+    known, data, chosen_by = _classes(metadata, count, path), _data(metadata, model, path), metadata.get("fingerprint")
+    return Trained(model.eval(), name, known, data, loaded, arguments=arguments, chosen_by=chosen_by)
 
 
 def spec_of(metadata: Mapping[str, Any], path: Path) -> tuple[str, dict[str, Any]]:
@@ -133,7 +169,8 @@ def task_named(what: str, weights: Path | None = None) -> str:
     path = weights or Path(what)
     if not path.exists():
         return "classify"
-    return str(metadata_of(weights_path(str(path))).get("task", {}).get("name", "classify"))
+    file = weights_path(path, "" if weights is None else what)
+    return str(metadata_of(file).get("task", {}).get("name", "classify"))
 
 
 def metadata_of(path: Path) -> Mapping[str, Any]:

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from timm.models import create_model, get_pretrained_cfg, is_model, list_models
+from timm.models import create_model, get_pretrained_cfg, is_model, is_model_pretrained, list_models
 from timm.utils import freeze
 from torch import Tensor, nn
 
@@ -13,8 +13,9 @@ from ..lite.decode import first_line
 from ..models.backbone import Backbone
 from ..models.finite import check_weights
 from ..models.load_official import load_official, read_checkpoint, select_weights
+from ..models.published_weights import fetch_weights, in_folder, read_published
 from ..models.swap import swap
-from .config import Recipe, nearest
+from .config import ModelConfig, Recipe, nearest
 from .recipe import model_arguments, swap_arguments
 
 if TYPE_CHECKING:
@@ -32,9 +33,15 @@ def build_model(task: "Task", classes: Sequence[str], *, resume: bool = False) -
     recipe = task.recipe
     config = recipe.model
     reseed(recipe.run.seed, Purpose.WEIGHTS)
-    model = task.make_model(*task.model_spec(len(classes)), len(classes))
+    name, arguments = task.model_spec(len(classes))
+    path = None if resume else starting_weights(config)
+    if config.pretrained and not resume and path is None:
+        arguments = {**arguments, "pretrained": True}  # timm's own
+    model = task.make_model(name, arguments, len(classes))
     backbone: Any = task.backbone(model)
-    report = None if config.weights is None or resume else task.load_weights(model, weights_path(config.weights))
+    report = f"{name}: the weights that timm has for it" if "pretrained" in arguments else None
+    if path is not None:
+        report = f"{path}: {task.load_weights(model, path, read_published(path, name) if config.pretrained else None)}"
     if config.checkpointing:
         try:
             backbone.set_grad_checkpointing(True)
@@ -47,6 +54,30 @@ def build_model(task: "Task", classes: Sequence[str], *, resume: bool = False) -
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise ValueError(f"optim.freeze: {', '.join(recipe.optim.freeze)} leaves nothing to train")
     return model, report
+
+
+def starting_weights(config: ModelConfig) -> Path | None:
+    """The file that training starts from, downloaded if need be; None for random weights, and for those that timm loads."""
+    if not config.pretrained:
+        return None if config.weights is None else weights_path(config.weights, config.name)
+    name = config.name
+    if not is_model_pretrained(name):
+        raise ValueError(
+            f"model.pretrained: {name} has no published weights: leave it out, or start from a file, model.weights"
+        )
+    if not name.startswith("inline_"):
+        if config.weights is not None:
+            raise ValueError(f"model.pretrained and model.weights {config.weights}: leave out one of the two")
+        return None
+    return published_path(name, config.weights)
+
+
+def published_path(name: str, folder: str | Path | None = None) -> Path:
+    """The file of a model's published weights: in the folder, or where `fetch_weights` finds it."""
+    if folder is not None and not Path(folder).is_dir():
+        raise ValueError(f"published weights are looked for in a folder, got {folder}: leave out pretrained to load this file")
+    found = None if folder is None else in_folder(name, folder)
+    return found or fetch_weights(name)
 
 
 def model_spec(recipe: Recipe, classes: int) -> tuple[str, dict[str, Any]]:
@@ -119,12 +150,18 @@ def load_weights(
     return f"{len(state) - len(unused)} tensors matched" + (f", left out: {', '.join(listed)}" if listed else "")
 
 
-def weights_path(what: str) -> Path:
-    """The file of a run's best weights, or the file that is named."""
+def weights_path(what: str | Path, name: str = "") -> Path:
+    """The file of a run's best weights, the file that is named, or a model's published file in the folder that is named."""
     path = Path(what)
-    if path.is_dir() and not (path / "best.safetensors").is_file():
-        raise ValueError(f"{path} holds no best.safetensors: no run, or one that was stopped before its first evaluation")
-    return path / "best.safetensors" if path.is_dir() else path
+    if not path.is_dir() or (path / "best.safetensors").is_file():
+        return path / "best.safetensors" if path.is_dir() else path
+    found = in_folder(name, path) if name else None
+    if found is None:
+        other = f" and no file of {name}, such as {name}.pth" if name else ""
+        raise ValueError(
+            f"{path} holds no best.safetensors{other}: no run, or one that was stopped before its first evaluation"
+        )
+    return found
 
 
 def block_classes(model: nn.Module) -> list[str]:

@@ -159,7 +159,7 @@ def _literal(value: Any) -> str:
     return f"[{', '.join(map(_literal, value))}]" if isinstance(value, tuple) else repr(value)
 
 
-_WEIGHTS = "model.weights FILE is what a run starts from"
+_WEIGHTS = "model.pretrained, or model.weights FILE, is what a run starts from"
 REFUSED_ARGUMENTS = {
     **dict.fromkeys(("pretrained", "pretrained_cfg", "pretrained_cfg_overlay", "checkpoint_path", "cache_dir"), _WEIGHTS),
     **dict.fromkeys(("features_only", "out_indices", "scriptable", "exportable", "no_jit"), "the task decides it"),

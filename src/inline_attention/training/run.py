@@ -137,7 +137,7 @@ def _make_engine(
     if about := task.describe(source):
         reporter.message(about)
     if loaded:
-        reporter.message(f"{recipe.model.weights}: {loaded}")
+        reporter.message(loaded)
     if recipe.run.fsdp and accelerator.distributed_type != DistributedType.FSDP:
         reporter.message("run.fsdp: nothing to shard over here; going on with whole weights in every process")
     if recipe.model.compile:

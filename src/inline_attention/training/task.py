@@ -93,9 +93,9 @@ class Task(ABC):
         """The part that comes from timm, which published weights are for."""
         return model
 
-    def load_weights(self, model: nn.Module, path: Path) -> str:
-        """Load a file's weights into the model; one line about what matched."""
-        return load_weights(self.backbone(model), path)
+    def load_weights(self, model: nn.Module, path: Path, state: Mapping[str, Tensor] | None = None) -> str:
+        """Load a file's weights, or `state` if they were read already, into the model; one line about what matched."""
+        return load_weights(self.backbone(model), path, state=state)
 
     @abstractmethod
     def transform(self, *, training: bool) -> Transform:
