@@ -329,7 +329,7 @@ def test_a_recipe_that_is_no_toml_is_named(capsys, tmp_path, content, message):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--model.args", 'checkpoint_path="some/file"'], "model.args: checkpoint_path is 'some/file', and model.weights"),
+        (["--model.args", 'checkpoint_path="some/file"'], "model.args: checkpoint_path is 'some/file', and model.pretrained"),
         (["--model.args", "a=" + "[" * 3000], "model.args must be like 'patch_size=4, depths=[1, 1]', got 'a=[["),
         (["--data.std", "0", "0", "0"], "data.std must be three positive numbers, got (0.0, 0.0, 0.0)"),
         (["--data.size", "65536", "65536"], "data.size: 65,536 x 65,536 pixels (width x height) are more than 16,777,216"),
