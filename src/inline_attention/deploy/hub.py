@@ -98,6 +98,7 @@ def hub_config(
         raise ValueError(f"data has no {missing[0]!r}; it must have: {', '.join(TRANSFORM_FIELDS)}")
     try:
         model_args: dict[str, Any] = json.loads(json.dumps(dict(arguments)))
+        model_args.pop("num_classes", None)  # config.json has it already, and transformers refuses to be given it twice
     except (TypeError, ValueError) as error:
         raise ValueError(f"the arguments of {name} cannot be written as JSON: {first_line(error)}") from error
     return {
