@@ -1,7 +1,8 @@
 """Writes, uploads and loads a model as a folder in timm's hub format.
 
 The folder holds `config.json`, `model.safetensors` and `README.md`. With `import inline_attention`, timm loads it by
-`timm.create_model("local-dir:FOLDER", pretrained=True)` and, once it is uploaded, by `"hf-hub:OWNER/NAME"`.
+`timm.create_model("local-dir:FOLDER", pretrained=True)` and, once it is uploaded, by `"hf-hub:OWNER/NAME"`; transformers by
+`AutoModelForImageClassification.from_pretrained`.
 """
 
 import json
