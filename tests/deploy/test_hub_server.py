@@ -2,6 +2,9 @@
 
 import hashlib
 import json
+import os
+import subprocess
+import sys
 
 import pytest
 import timm
@@ -134,3 +137,24 @@ class TestUpload:
             push_to_hub(folder, REPO)
         assert "\n" not in str(caught.value)
         assert hub.repos == {}
+
+
+@pytest.mark.slow
+def test_processes_that_read_the_environment_variables(tmp_path):
+    """As users do it: export and upload by the command, load in a new process, load again without the hub."""
+    load = "import sys, timm, inline_attention; timm.create_model(sys.argv[1], pretrained=True)"
+    export = ["-m", "inline_attention", "export", "inline_swin_nano", "--format", "hub", "--out", "pets", "--push", REPO]
+
+    def run(*words, **more):
+        environment = {**os.environ, "HF_HOME": str(tmp_path / "home"), "HF_HUB_DISABLE_XET": "1", "HF_TOKEN": TOKEN, **more}
+        words = [sys.executable, *words]
+        done = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300, check=False)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    with hub_server() as hub:
+        assert f"Uploaded: {hub.address}/{REPO}/" in run(*export, HF_ENDPOINT=hub.address)
+        run("-c", load, f"hf-hub:{REPO}", HF_ENDPOINT=hub.address)
+        assert len(hub.files_sent()) == 2
+    run("-c", load, f"hf-hub:{REPO}", HF_ENDPOINT=hub.address)
+    run("-c", load, f"hf-hub:{REPO}", HF_ENDPOINT=hub.address, HF_HUB_OFFLINE="1")
