@@ -1,7 +1,8 @@
-"""Write a model as a folder in timm's hub format, and load it back with timm."""
+"""Write a model as a folder in timm's hub format, and open it with timm and with transformers."""
 
 import json
 import tempfile
+from importlib.util import find_spec
 from pathlib import Path
 
 import timm
@@ -39,4 +40,13 @@ with tempfile.TemporaryDirectory() as here:
     with torch.no_grad():
         print("the same outputs, bit for bit:", torch.equal(loaded(image), model(image)))
     print("classes:", *loaded.pretrained_cfg["label_names"])
+
+    if find_spec("transformers"):
+        import transformers
+
+        transformers.logging.disable_progress_bar()
+        wrapped = transformers.AutoModelForImageClassification.from_pretrained(folder)
+        with torch.no_grad():
+            same = torch.allclose(wrapped(image).logits, model(image), atol=1e-6)
+        print("by transformers:", *wrapped.config.id2label.values(), "| the same outputs but for rounding:", same)
     # With a token: inline_attention.deploy.hub.push_to_hub(folder, "owner/pets"); then "hf-hub:owner/pets" loads it anywhere.

@@ -171,3 +171,14 @@ def test_the_cards_own_snippet_runs(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     exec(re.search(r"```python\n(.*?)```", (tmp_path / "FOLDER" / "README.md").read_text(), re.DOTALL)[1], {})
     assert capsys.readouterr().out.strip() in BARE.classes
+
+
+def test_transformers_is_named_for_models_of_colour_images():
+    """Its pipeline opens images as RGB."""
+    data = {"size": (32, 32), "crop_mode": "squash", "crop": 0.9}
+    colour, grey = (
+        model_card(Facts("inline_swin_nano", {}, ("cat", "dog"), {**data, "channels": channels}, repo="me/pets"))
+        for channels in (3, 1)
+    )
+    assert 'after `import inline_attention`, `transformers.pipeline("image-classification", model="me/pets")' in colour
+    assert "transformers" not in grey

@@ -100,7 +100,7 @@ def test_the_folder_is_timms_format(tmp_path):
     assert config["architecture"] == "inline_swin_nano"
     assert (config["num_classes"], config["num_features"]) == (3, model.num_features)
     assert config["label_names"] == ["class 0", "class 1", "class 2"]
-    assert config["model_args"] == {"img_size": [24, 40], "num_classes": 3}
+    assert config["model_args"] == {"img_size": [24, 40]}  # num_classes stands above it, and transformers takes it once
     cfg = config["pretrained_cfg"]
     assert cfg["input_size"] == [3, 24, 40]
     assert (cfg["mean"], cfg["std"], cfg["num_classes"]) == ([*MEAN], [*STD], 3)

@@ -96,6 +96,9 @@ def _use(facts: Facts) -> str:
     where = f"hf-hub:{facts.repo}" if facts.repo else "local-dir:FOLDER"
     mode = "L" if facts.data["channels"] == 1 else "RGB"
     register = "import inline_attention  # registers the model with timm\n" if facts.model.startswith("inline_") else ""
+    imported = "after `import inline_attention`, " if register else ""
+    pipeline = f'`transformers.pipeline("image-classification", model="{facts.repo or "FOLDER"}")("image.png")`'
+    other = f"\n\nOr by transformers: {imported}{pipeline}." if mode == "RGB" and facts.classes else ""
     return f"""## Use
 
 ```python
@@ -106,7 +109,7 @@ model = timm.create_model("{where}", pretrained=True).eval()
 transform = timm.data.create_transform(**timm.data.resolve_model_data_config(model), is_training=False)
 logits = model(transform(Image.open("image.png").convert("{mode}"))[None])
 print(model.pretrained_cfg["label_names"][int(logits.argmax())])
-```"""
+```{other}"""
 
 
 def _measured(facts: Facts) -> str:

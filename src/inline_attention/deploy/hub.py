@@ -1,7 +1,8 @@
 """Writes, uploads and loads a model as a folder in timm's hub format.
 
 The folder holds `config.json`, `model.safetensors` and `README.md`. With `import inline_attention`, timm loads it by
-`timm.create_model("local-dir:FOLDER", pretrained=True)` and, once it is uploaded, by `"hf-hub:OWNER/NAME"`.
+`timm.create_model("local-dir:FOLDER", pretrained=True)` and, once it is uploaded, by `"hf-hub:OWNER/NAME"`; transformers by
+`AutoModelForImageClassification.from_pretrained`.
 """
 
 import json
@@ -98,6 +99,7 @@ def hub_config(
         raise ValueError(f"data has no {missing[0]!r}; it must have: {', '.join(TRANSFORM_FIELDS)}")
     try:
         model_args: dict[str, Any] = json.loads(json.dumps(dict(arguments)))
+        model_args.pop("num_classes", None)  # config.json has it already, and transformers refuses to be given it twice
     except (TypeError, ValueError) as error:
         raise ValueError(f"the arguments of {name} cannot be written as JSON: {first_line(error)}") from error
     return {
