@@ -25,6 +25,7 @@ from inline_attention.explorer.answers import (
 from inline_attention.explorer.inspect import attention_seconds, heads_and_layers, inspect_point, pixels_for
 from inline_attention.explorer.model_cache import CACHE_SIZE, OTHERS, OURS, ModelCache
 from inline_attention.explorer.render import describe, draw_map, weights_of
+from inline_attention.training import model_factory
 
 TWO = ["inline_deit_nano", "deit_tiny_patch16_224"]
 
@@ -172,6 +173,19 @@ def test_every_output_is_answered(tmp_path):
     for part in ("global", "local", "all layers"):
         assert len(answer(model_cache, asked._replace(part=part))) == len(found)
     assert SAMPLES[-1] == "digit"
+
+
+def test_a_page_without_a_server_of_weights(tmp_path, monkeypatch):
+    def unreachable(_):
+        raise ConnectionError("the weights cannot be downloaded")
+
+    monkeypatch.setattr(model_factory, "fetch_weights", unreachable)
+    sample_image("digit").save(tmp_path / "digit.png")
+    asked = PageState(str(tmp_path / "digit.png"), ["inline_deit_tiny"], 0.5, 0.5, 1, 0, "together", 96)
+    with pytest.raises(gr.Error, match="the weights cannot be downloaded"):
+        answer(ModelCache(["inline_deit_tiny"], pretrained=True), asked)
+    assert ModelCache().first_sample() == "digit"
+    assert ModelCache(["inline_deit_nano"]).first_sample() == "flower"
 
 
 def test_visitors_share_models_without_mixing_answers():

@@ -261,7 +261,10 @@ def test_model_arguments_are_toml():
         ("img_size=64", r"img_size is 64, and data.size gives \(32, 32\)"),
         ("drop_path_rate=0.5", "drop_path_rate is 0.5, and model.drop_path gives 0.1"),
         ("mixer='linear'", "mixer is 'linear', and model.mixer 'softmax': leave out one of the two"),
-        ("checkpoint_path='some/file'", "checkpoint_path is 'some/file', and model.pretrained, or model.weights FILE, is what a run starts"),
+        (
+            "checkpoint_path='some/file'",
+            "checkpoint_path is 'some/file', and model.pretrained, or model.weights FILE, is what a run starts",
+        ),
         ("features_only=true", "features_only is True, and the task decides it: leave it out"),
     ],
 )

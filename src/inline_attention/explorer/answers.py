@@ -145,7 +145,7 @@ def inspect_models(model_cache: ModelCache, state: PageState) -> tuple[list[Insp
     try:
         point = (state.down, state.across)
         return [inspect_point(label, model_cache.take(label), image, point, **options) for label in state.models[:MODELS]], note
-    except (ValueError, RuntimeError) as error:
+    except (ValueError, RuntimeError, OSError) as error:
         raise refuse(str(error).splitlines()[0]) from error
 
 
@@ -189,7 +189,7 @@ def timing(model_cache: ModelCache, running: RunningAnswers) -> Callable[..., tu
                     running.check()
                     seconds, tokens = attention_seconds(label, trained, image, side)
                     found[label].append((side, tokens, seconds))
-        except (ValueError, RuntimeError) as error:
+        except (ValueError, RuntimeError, OSError) as error:
             raise refuse(str(error).splitlines()[0]) from error
         last = [f"{label} {1000 * points[-1][2]:.1f} ms for {points[-1][1]:,} tokens" for label, points in found.items()]
         words = f"At {sides[-1]} pixels a side: {'; '.join(last)}. Best of two, on a machine that others may use too."
