@@ -263,7 +263,7 @@ def test_model_arguments_are_toml():
         ("mixer='linear'", "mixer is 'linear', and model.mixer 'softmax': leave out one of the two"),
         (
             "checkpoint_path='some/file'",
-            "checkpoint_path is 'some/file', and model.pretrained, or model.weights FILE, is what a run starts",
+            "checkpoint_path is 'some/file', and model.pretrained, or model.weights FILE",
         ),
         ("features_only=true", "features_only is True, and the task decides it: leave it out"),
     ],
