@@ -68,6 +68,7 @@ VARIANTS = [
     for local in (True, False)
 ] + [
     ("inline_deit_nano", {"global_pool": "avg"}),
+    ("inline_deit_nano", {"rope": "heads"}),
     ("inline_pvt_nano", {"class_token": True}),
     ("inline_swin_nano", {}),
 ]

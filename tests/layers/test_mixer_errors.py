@@ -84,7 +84,7 @@ class TestErrors:
             ({"form": "fast"}, "unknown form 'fast'; known: auto, folded, heads"),
             (
                 {"form": "folded", "kernel": "relu"},
-                "the folded form needs the identity kernel and no qk_norm, got kernel='relu'",
+                "the folded form needs the identity kernel, no qk_norm and no rope, got kernel='relu'",
             ),
             ({"attn_drop": 1.0}, r"attn_drop must be in \[0, 1\), got 1.0"),
             ({"grid_dims": 4}, "grid_dims must be 1, 2 or 3, got 4"),

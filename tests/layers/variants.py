@@ -1,4 +1,4 @@
-"""Every mixer, with and without the local residual, InLine in both forms."""
+"""Every mixer, with and without the local residual, InLine in both forms, and with rotary positions."""
 
 import pytest
 import torch
@@ -10,6 +10,14 @@ VARIANTS = [
     for name in MIXERS
     for local in (False, True)
     for form in ([{"form": "folded"}, {"form": "heads"}] if name == "inline" else [{}])
+]
+
+ROTARY = [
+    pytest.param(name, {"local": False, "rope": rope, **kernel}, id="-".join([name, rope, *kernel.values()]))
+    for name in MIXERS
+    if MIXERS[name].takes_rope
+    for rope in ("heads", "all")
+    for kernel in ([{}, {"kernel": "relu"}] if name == "inline" else [{}])
 ]
 
 

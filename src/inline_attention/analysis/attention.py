@@ -7,7 +7,7 @@ Analyses use this interface only: a new mixer can be analysed without further co
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -44,10 +44,13 @@ class Attention(ABC):
         """Dense weights of chosen queries, given as indices over all tokens, prefix tokens included."""
 
     @abstractmethod
-    def weigh(self, queries: Tensor, keys: Tensor, hidden: Tensor | None = None, *, place: int | None = None) -> Tensor:
+    def weigh(
+        self, queries: Tensor, keys: Tensor, hidden: Tensor | None = None, *, place: int | Tensor | None = None
+    ) -> Tensor:
         """Weights of arbitrary queries, (B, heads, M, d), over keys, (B, heads, N, d); `hidden`, (B, N), masks keys.
 
-        A positional bias is that of the token with index `place`; without one it is left out. Not for attention in windows.
+        A positional bias, or a turn after the kernel, is that of the token with index `place`, or of one for each of the B;
+        without a place it is left out. Not for attention in windows.
         """
 
     @property
@@ -118,11 +121,19 @@ class MixerAttention(Attention):
         return self.mixer.attention_rows(self.x, self.grid, torch.as_tensor(queries), **self.options)
 
     @torch.no_grad()
-    def weigh(self, queries: Tensor, keys: Tensor, hidden: Tensor | None = None, *, place: int | None = None) -> Tensor:
+    def weigh(
+        self, queries: Tensor, keys: Tensor, hidden: Tensor | None = None, *, place: int | Tensor | None = None
+    ) -> Tensor:
         """By `Mixer.weights`."""
         if self.windowed or self.options.get("mask") is not None:
             raise ValueError(f"{self.name} attends in windows or has a mask: use rows() for its weights")
-        return self.mixer.weights(queries, keys, None if hidden is None else ~hidden)
+        rotation = self.mixer.positions(self.x, self.grid, self.num_prefix_tokens)
+        options: dict[str, Any] = {}
+        if rotation is not None and rotation.after_kernel and place is not None:
+            places = torch.as_tensor(place, device=keys.device).view(-1)
+            turned = rotation.chosen(places)  # (1 or heads, places, 2 d), for queries (places, heads, M, d)
+            options["rotation"] = replace(turned, queries=turned.queries.transpose(0, 1).unsqueeze(2))
+        return self.mixer.weights(queries, keys, None if hidden is None else ~hidden, **options)
 
     @torch.no_grad()
     def local_kernels(self) -> Tensor | None:
@@ -167,9 +178,11 @@ class SdpaAttention(Attention):
         bias = None if self.bias is None else self._biases()[..., chosen, :]
         return AttentionRows(softmax_weights(self.q[:, :, chosen], self.k, scale=self.scale, bias=bias), None)
 
-    def weigh(self, queries: Tensor, keys: Tensor, hidden: Tensor | None = None, *, place: int | None = None) -> Tensor:
+    def weigh(
+        self, queries: Tensor, keys: Tensor, hidden: Tensor | None = None, *, place: int | Tensor | None = None
+    ) -> Tensor:
         """By the formula of softmax attention."""
-        bias = None if self.bias is None or place is None else self._biases()[..., place : place + 1, :]
+        bias = None if self.bias is None or place is None else self._biases()[..., int(place) : int(place) + 1, :]
         if bias is not None and bias.shape[0] != queries.shape[0]:
             bias = bias[:1]
         return softmax_weights(queries, keys, scale=self.scale, mask=None if hidden is None else ~hidden, bias=bias)

@@ -118,7 +118,7 @@ def _record_mixer(name: str, recorder: "_Recorder") -> Callable[..., None]:
             captured.left_out.append(name)
             return
         detached = {key: value.detach() if isinstance(value, Tensor) else value for key, value in options.items()}
-        kept = {key: detached[key] for key in ("mask", "local_input") if detached.get(key) is not None}
+        kept = {key: detached[key] for key in ("mask", "local_input", "rotation") if detached.get(key) is not None}
         prefix = options.get("num_prefix_tokens", 0)
         kept["num_prefix_tokens"] = prefix
         captured.layers.append(MixerAttention(name, (grid[0], grid[1]), prefix, mixer, x.detach(), kept))

@@ -88,7 +88,8 @@ def masked_weights(layer: MixerAttention, q: Tensor, k: Tensor, queries: Tensor,
         return rows / rows.sum(-1, keepdim=True).clamp(min=torch.finfo(rows.dtype).tiny)
     single = q.transpose(1, 2).flatten(0, 1).unsqueeze(2)  # (B * queries, heads, 1, d)
     keys = k.unsqueeze(1).expand(-1, len(queries), -1, -1, -1).flatten(0, 1)
-    weights = layer.weigh(single, keys, hidden.repeat(len(q), 1))  # (B * queries, heads or channels, 1, N)
+    places = queries.repeat(len(q))
+    weights = layer.weigh(single, keys, hidden.repeat(len(q), 1), place=places)  # (B * queries, heads or channels, 1, N)
     return weights.squeeze(2).unflatten(0, (len(q), len(queries))).transpose(1, 2)
 
 

@@ -203,19 +203,21 @@ class SequenceParallel(nn.Module):
             prefix = stage.positions.prefix()
         tokens = rows.flatten(1, 2)
         tokens = tokens if prefix is None else torch.cat([prefix.expand(rows.shape[0], -1, -1), tokens], 1)
+        where = (grid, stage.num_prefix_tokens, shares[self.rank][0])
         for block in blocks:
             if stage.grad_checkpointing:
-                tokens = checkpoint(self._block, block, tokens, grid, stage.num_prefix_tokens, use_reentrant=False)
+                tokens = checkpoint(self._block, block, tokens, *where, use_reentrant=False)
             else:
-                tokens = self._block(block, tokens, grid, stage.num_prefix_tokens)
+                tokens = self._block(block, tokens, *where)
         return tokens, grid
 
-    def _block(self, block: Block, tokens: Tensor, grid: Grid, prefix: int) -> Tensor:
-        """A block's response to prefix tokens, which all processes have, and to this process's own."""
-        own = block.summarize(tokens, mask=self._counted_here(tokens, prefix) if prefix else None)
+    def _block(self, block: Block, tokens: Tensor, grid: Grid, prefix: int, start: int) -> Tensor:
+        """A block's response to prefix tokens, which all processes have, and to this process's own, from row `start` on."""
+        mask = self._counted_here(tokens, prefix) if prefix else None
+        own = block.summarize(tokens, grid, num_prefix_tokens=prefix, mask=mask, first_row=start)
         summary = own.all_reduce(self.group)
         self._count_sum("summaries", own.numel() * own.input_sum.element_size(), summary.state.outer_sum)
-        band = self._own_band(tokens[:, prefix:].unflatten(1, grid), block.reach())
+        band = self._own_band(tokens[:, prefix:].unflatten(1, grid), start, block.reach())
         responses = respond_in_bands(block, [band], summary, tokens.device)
         if not prefix:
             return next(responses)[1]
@@ -224,12 +226,12 @@ class SequenceParallel(nn.Module):
             first = block.respond(tokens[:, :prefix], summary)
         return torch.cat([first, next(responses)[1]], 1)
 
-    def _own_band(self, rows: Tensor, reach: tuple[int, int]) -> Band:
+    def _own_band(self, rows: Tensor, start: int, reach: tuple[int, int]) -> Band:
         """The rows of this process, (B, H, W, C), with those around them, which other processes have."""
         above, below = reach
         halo = (above if self.rank > 0 else 0, below if self.rank < self.processes - 1 else 0)
         around = exchange_rows(rows, reach, self.group, partial(self.traffic.add, "halo")) if above or below else rows
-        return Band(0, rows.shape[1], around, halo)
+        return Band(start, start + rows.shape[1], around, halo)
 
     def _counted_here(self, tokens: Tensor, prefix: int) -> Tensor:
         """(B, N): prefix tokens are in all processes and are counted in the first."""

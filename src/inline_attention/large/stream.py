@@ -168,7 +168,8 @@ class BandWriter:
         if self.following is None:
             output = self.run.norm(output)
         else:
-            summary = self.following.summarize(output)
+            grid = (band.stop - band.start, *self.run.grid[1:])
+            summary = self.following.summarize(output, grid, first_row=band.start)
             self.summary = summary if self.summary is None else self.summary + summary
         self.rows[:, band.start : band.stop] = output.unflatten(1, (band.stop - band.start, -1)).to(self.rows.device)
         self.run.file.release()

@@ -66,14 +66,31 @@ class InBands:
         """Whether a large x, without gradients, is faster band by band."""
         return False
 
-    def summarize(self, x: Tensor, *, mask: Tensor | None = None, local_input: Tensor | None = None) -> Summary:
+    def summarize(
+        self,
+        x: Tensor,
+        grid: Grid | None = None,
+        *,
+        num_prefix_tokens: int = 0,
+        mask: Tensor | None = None,
+        local_input: Tensor | None = None,
+        first_row: int = 0,
+    ) -> Summary:
         """The sums over these tokens, (B, n, C), that the layer needs. Summaries of all bands add up to the image's.
 
-        Arguments as for `Mixer.forward`.
+        Arguments as for `Mixer.forward`, and for `respond`. Rotary positions need the grid; nothing else does.
         """
         raise NotImplementedError(f"{type(self).__name__} does not work in bands")
 
-    def respond(self, x: Tensor, summary: Summary, grid: Grid | None = None, *, halo: tuple[int, int] = (0, 0)) -> Tensor:
+    def respond(
+        self,
+        x: Tensor,
+        summary: Summary,
+        grid: Grid | None = None,
+        *,
+        halo: tuple[int, int] = (0, 0),
+        first_row: int = 0,
+    ) -> Tensor:
         """`forward` for a band of an image, from the summary of all of it.
 
         Args:
@@ -82,6 +99,7 @@ class InBands:
             grid: the grid of x; None for tokens that have no neighbours.
             halo: how many rows of x, at its beginning and its end, are there as neighbours only. Beyond them, and where there
                 are none, the image ends.
+            first_row: where the first row of x lies in the image, halo included. Rotary positions count from the image's top.
 
         Returns:
             (B, n, C) without the halo.
@@ -92,7 +110,15 @@ class InBands:
 class Responds(Protocol):
     """A mixer, or a block around one, that responds to bands of an image."""
 
-    def respond(self, x: Tensor, summary: Summary, grid: Grid | None = None, *, halo: tuple[int, int] = (0, 0)) -> Tensor:
+    def respond(
+        self,
+        x: Tensor,
+        summary: Summary,
+        grid: Grid | None = None,
+        *,
+        halo: tuple[int, int] = (0, 0),
+        first_row: int = 0,
+    ) -> Tensor:
         """As in `InBands`."""
         ...
 
@@ -150,4 +176,5 @@ def respond_in_bands(
     """
     for band in bands:
         rows = band.rows.to(device)
-        yield band, layer.respond(rows.flatten(1, -2), summary, tuple(rows.shape[1:-1]), halo=band.halo)
+        tokens, grid, first_row = rows.flatten(1, -2), tuple(rows.shape[1:-1]), band.start - band.halo[0]
+        yield band, layer.respond(tokens, summary, grid, halo=band.halo, first_row=first_row)

@@ -88,7 +88,11 @@ class Block(nn.Module):
         out, limits = torch.empty_like(x), split_rows(grid, BAND_TOKENS)
         prefix = x[:, :num_prefix_tokens]
         before, after = (tokens[:, num_prefix_tokens:].unflatten(1, grid) for tokens in (x, out))
-        summary = reduce(operator.add, (self.summarize(before[:, start:stop].flatten(1, -2)) for start, stop in limits))
+        parts = (
+            self.summarize(before[:, start:stop].flatten(1, -2), (stop - start, *grid[1:]), first_row=start)
+            for start, stop in limits
+        )
+        summary = reduce(operator.add, parts)
         if num_prefix_tokens:
             summary = summary + self.summarize(prefix)
             out[:, :num_prefix_tokens] = self.respond(prefix, summary)
@@ -102,16 +106,34 @@ class Block(nn.Module):
         """How many rows above and below a token the mixer's local parts see."""
         return self.mixer.reach()
 
-    def summarize(self, x: Tensor, *, mask: Tensor | None = None) -> Summary:
+    def summarize(
+        self,
+        x: Tensor,
+        grid: Grid | None = None,
+        *,
+        num_prefix_tokens: int = 0,
+        mask: Tensor | None = None,
+        first_row: int = 0,
+    ) -> Summary:
         """The sums over these tokens that the block needs: see `InBands.summarize`."""
         self._check_bands()
-        return self.mixer.summarize(self.norm1(x), mask=mask, local_input=x if self.raw_local else None)
+        local_input = x if self.raw_local else None
+        where: dict[str, Any] = {"num_prefix_tokens": num_prefix_tokens, "mask": mask, "first_row": first_row}
+        return self.mixer.summarize(self.norm1(x), grid, **where, local_input=local_input)
 
-    def respond(self, x: Tensor, summary: Summary, grid: Grid | None = None, *, halo: tuple[int, int] = (0, 0)) -> Tensor:
+    def respond(
+        self,
+        x: Tensor,
+        summary: Summary,
+        grid: Grid | None = None,
+        *,
+        halo: tuple[int, int] = (0, 0),
+        first_row: int = 0,
+    ) -> Tensor:
         """`forward` for a band of an image, from the summary of all of it: see `InBands.respond`."""
         self._check_bands()
         width = 1 if grid is None else torch.Size(grid[1:]).numel()
-        mixed = self.mixer.respond(self.norm1(x), summary, grid, halo=halo)
+        mixed = self.mixer.respond(self.norm1(x), summary, grid, halo=halo, first_row=first_row)
         x = x[:, halo[0] * width : x.shape[1] - halo[1] * width] + self.drop_path(mixed)
         return self._add(x, self.mlp, self.norm2(x))
 

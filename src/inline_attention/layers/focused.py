@@ -8,6 +8,7 @@ from ..ops.linear import linear_attention
 from ..ops.reference import linear_weights
 from .local_residual import LocalPart
 from .mixer import Mixer, MixerOptions
+from .rope import Rotation
 
 FOCUS = 3
 """p of the focused map."""
@@ -69,13 +70,15 @@ class FocusedAttention(Mixer):
         """Its own convolution, and the local residual if chosen."""
         return [*([] if self.convolution is None else [self.convolution]), *super().local_parts()]
 
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
-        """Linear attention of the focused queries and keys."""
-        return linear_attention(focused_map(q), focused_map(k), v, mask=mask)
+    rope_after_kernel = True
 
-    def weights(self, q: Tensor, k: Tensor, mask: Tensor | None) -> Tensor:
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, rotation: Rotation | None = None) -> Tensor:
+        """Linear attention of the focused queries and keys."""
+        return linear_attention(focused_map(q), focused_map(k), v, mask=mask, turn=rotation)
+
+    def weights(self, q: Tensor, k: Tensor, mask: Tensor | None, rotation: Rotation | None = None) -> Tensor:
         """Rows divided by their sum."""
-        return linear_weights(focused_map(q), focused_map(k), mask=mask)
+        return linear_weights(focused_map(q), focused_map(k), mask=mask, turn=rotation)
 
 
 def focused_map(x: Tensor) -> Tensor:

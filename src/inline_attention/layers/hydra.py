@@ -15,6 +15,8 @@ class HydraAttention(Mixer):
     number of tokens.
     """
 
+    takes_rope = False
+
     def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
         """One global vector, gated by each query. Nothing divides the sum, so it is scaled up for keys that were dropped."""
         total = (zero_masked(_unit(k), mask) * v).sum(2, keepdim=True)

@@ -38,6 +38,7 @@ from ..ops.sums import (
 from .bands import Summary
 from .kernel import make_kernel
 from .mixer import Mixer, MixerInput, MixerOptions
+from .rope import Rotation
 
 Form = Literal["auto", "folded", "heads"]
 
@@ -68,9 +69,11 @@ class InLineAttention(Mixer):
         local = options.get("context_dim") is None if local is None else local
         super().__init__(dim, num_heads, local=local, **options)
         check_name("form", form, get_args(Form))
-        if form == "folded" and (kernel not in ("identity", identity) or options.get("qk_norm")):
-            qk_norm = bool(options.get("qk_norm"))
-            raise ValueError(f"the folded form needs the identity kernel and no qk_norm, got {kernel=}, {qk_norm=}")
+        if form == "folded" and (kernel not in ("identity", identity) or options.get("qk_norm") or self.rope is not None):
+            qk_norm, rope = bool(options.get("qk_norm")), options.get("rope")
+            raise ValueError(
+                f"the folded form needs the identity kernel, no qk_norm and no rope, got {kernel=}, {qk_norm=}, {rope=}"
+            )
         self.scale = float(self.head_dim) ** -0.5 if scale is None else scale
         self.kernel = make_kernel(kernel, num_heads, self.head_dim, device=options.get("device"), dtype=options.get("dtype"))
         self.form = form
@@ -97,24 +100,36 @@ class InLineAttention(Mixer):
 
     def _can_fold(self) -> bool:
         """Folding reads the weights and does not call the projections: they must be plain. Dropping keys needs keys."""
-        if self.kernel is not identity or self.windowed is not None or self.reduction is not None:
+        if self.kernel is not identity or self.windowed is not None or self.reduction is not None or self.rope is not None:
             return False
         if self.training and self.attn_drop:
             return False
         return type(self.q_norm) is nn.Identity and all(map(is_plain, (self.q, self.kv, self.proj)))
 
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+    @property
+    def rope_after_kernel(self) -> bool:
+        """A kernel sees queries and keys as they are; without one there is no difference."""
+        return self.kernel is not identity
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, rotation: Rotation | None = None) -> Tensor:
         """v_bar + s phi(q)^T Cov(phi(k), v)."""
+        if rotation is not None:
+            q, k = rotation(self.kernel(q), self.kernel(k))
+            return injective_linear_attention(q, k, v, scale=self.scale, mask=mask)
         return injective_linear_attention(q, k, v, kernel=self.kernel, scale=self.scale, mask=mask)
 
-    def weights(self, q: Tensor, k: Tensor, mask: Tensor | None) -> Tensor:
+    def weights(self, q: Tensor, k: Tensor, mask: Tensor | None, rotation: Rotation | None = None) -> Tensor:
         """Equation 5."""
-        return injective_weights(self.kernel(q), self.kernel(k), scale=self.scale, mask=mask)
+        q, k = self.kernel(q), self.kernel(k)
+        q, k = (q, k) if rotation is None else rotation(q, k)
+        return injective_weights(q, k, scale=self.scale, mask=mask)
 
     def mix(self, given: MixerInput) -> Tensor:
         """The folded form where it is cheaper, otherwise head by head."""
-        x, grid, prefix, mask, context, local_input, residual = given
-        if context is not None or not self.folds(x):
+        x, grid, prefix, mask, context, local_input, residual, rotation = given
+        if rotation is not None and self.form == "folded":
+            raise ValueError("the folded form makes no queries to turn: make the layer with form='auto', or leave rotation out")
+        if context is not None or rotation is not None or not self.folds(x):
             return super().mix(given)
         full = to_fp32(x)  # once: gradients of what is subtracted from each other meet in full precision
         x_sum = full.sum(1)
@@ -140,10 +155,19 @@ class InLineAttention(Mixer):
         return self.windowed is None and self.reduction is None and self.context_dim is None
 
     def prefers_bands(self, x: Tensor) -> bool:
-        """Wherever it folds."""
-        return self.folds(x)
+        """Wherever it folds, and with rotary positions."""
+        return self.folds(x) or self.rope is not None
 
-    def summarize(self, x: Tensor, *, mask: Tensor | None = None, local_input: Tensor | None = None) -> Summary:
+    def summarize(
+        self,
+        x: Tensor,
+        grid: Grid | None = None,
+        *,
+        num_prefix_tokens: int = 0,
+        mask: Tensor | None = None,
+        local_input: Tensor | None = None,
+        first_row: int = 0,
+    ) -> Summary:
         """The state of keys and values, and the sum that the local residual makes its kernels from."""
         x = zero_masked(x, mask)
         full = to_fp32(x)
@@ -151,12 +175,22 @@ class InLineAttention(Mixer):
         if self._can_fold():
             state = self._fold_state(full, x_sum, None, mask)
         else:
-            _, k, v = self._project(x, mask, None)
+            rotation = self.positions(x, grid, num_prefix_tokens, first_row=first_row)
+            _, k, v = self._project(x, mask, None, None)
             with without_autocast(x.device):
-                state = InjectiveState.from_tokens(self.kernel(to_fp32(k)), v, mask)
+                k = self.kernel(to_fp32(k))
+                state = InjectiveState.from_tokens(k if rotation is None else rotation.of_keys(k), v, mask)
         return Summary(state, x_sum if local_input is None else to_fp32(zero_masked(local_input, mask)).sum(1))
 
-    def respond(self, x: Tensor, summary: Summary, grid: Grid | None = None, *, halo: tuple[int, int] = (0, 0)) -> Tensor:
+    def respond(
+        self,
+        x: Tensor,
+        summary: Summary,
+        grid: Grid | None = None,
+        *,
+        halo: tuple[int, int] = (0, 0),
+        first_row: int = 0,
+    ) -> Tensor:
         """Queries read from the summary, local parts from the rows around."""
         width = 1 if grid is None else prod(grid[1:])
         inner = slice(halo[0] * width, x.shape[1] - halo[1] * width)
@@ -165,14 +199,17 @@ class InLineAttention(Mixer):
         if grid is not None and self.local_parts():
             v = self._values(x, None) if a is not None else tokens_first(self.kv(x).chunk(2, dim=-1)[1])
             base = self._around(v, summary.input_mean.to(x.dtype), grid, c)[:, inner]
+        rotation = self.positions(x, grid, first_row=first_row)
         x = x[:, inner]
         if a is not None:
             mixed = torch.baddbmm(base, x, a.to(x.dtype))
         else:
             queries = self.q_norm(self.split_heads(self.q(x)))
             with without_autocast(x.device):
-                read = summary.state.attend(self.kernel(to_fp32(queries)), scale=self.scale)
-                mixed = base + self.merge_heads(read).to(x.dtype)
+                queries = self.kernel(to_fp32(queries))
+                if rotation is not None:
+                    queries = rotation.chosen(inner).of_queries(queries)
+                mixed = base + self.merge_heads(summary.state.attend(queries, scale=self.scale)).to(x.dtype)
         projected: Tensor = self.proj_drop(self.proj(mixed))
         return projected
 

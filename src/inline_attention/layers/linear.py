@@ -8,6 +8,7 @@ from ..ops.linear import linear_attention
 from ..ops.reference import linear_weights
 from .kernel import make_kernel
 from .mixer import Mixer, MixerOptions
+from .rope import Rotation
 
 
 class LinearAttention(Mixer):
@@ -33,10 +34,12 @@ class LinearAttention(Mixer):
         super().__init__(dim, num_heads, local=local, **options)
         self.kernel = make_kernel(kernel, num_heads, self.head_dim, device=options.get("device"), dtype=options.get("dtype"))
 
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
-        """Keys and values first, then queries."""
-        return linear_attention(self.kernel(q), self.kernel(k), v, mask=mask)
+    rope_after_kernel = True
 
-    def weights(self, q: Tensor, k: Tensor, mask: Tensor | None) -> Tensor:
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, rotation: Rotation | None = None) -> Tensor:
+        """Keys and values first, then queries."""
+        return linear_attention(self.kernel(q), self.kernel(k), v, mask=mask, turn=rotation)
+
+    def weights(self, q: Tensor, k: Tensor, mask: Tensor | None, rotation: Rotation | None = None) -> Tensor:
         """Rows divided by their sum."""
-        return linear_weights(self.kernel(q), self.kernel(k), mask=mask)
+        return linear_weights(self.kernel(q), self.kernel(k), mask=mask, turn=rotation)

@@ -10,7 +10,7 @@ Shapes
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from functools import partial
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +22,7 @@ from ..ops.sums import add_linear, mean_valid, to_fp32, without_autocast, zero_m
 from .bands import InBands
 from .local_residual import LocalPart, add_local, local_rows
 from .mixer_parts import PartChoice, PartOptions
+from .rope import Rotation, keyword
 from .windowed import Windowed
 
 
@@ -49,6 +50,7 @@ class MixerInput(NamedTuple):
     local_input: Tensor
     """x itself if no other was given."""
     residual: Tensor | None = None
+    rotation: Rotation | None = None
 
 
 class MixerOptions(PartOptions, total=False):
@@ -81,7 +83,7 @@ class Mixer(InBands, nn.Module, ABC):
             never formed, so whole keys are dropped and not single weights; `softmax` drops single weights, as usual.
         proj_drop: dropout after the output projection.
         grid_dims: how many sides the grid has: 1, 2 or 3.
-        parts: local, local_size, lepe, windows, reduction, context_dim: see `PartChoice`.
+        parts: local, local_size, lepe, windows, reduction, context_dim, rope: see `PartChoice`.
     """
 
     half_precision: ClassVar[bool] = False
@@ -90,6 +92,8 @@ class Mixer(InBands, nn.Module, ABC):
     """Whether `attend` itself drops attention weights. If not, dropped keys are masked."""
     depthwise_mlp: ClassVar[bool] = False
     """Whether the MLP of the block has a depthwise convolution (`DepthwiseMlp`)."""
+    takes_rope: ClassVar[bool] = True
+    """Whether products of queries and keys are summed over pairs of channels, so that turning them means a distance."""
 
     def __init__(
         self,
@@ -121,7 +125,9 @@ class Mixer(InBands, nn.Module, ABC):
         norm = partial(nn.LayerNorm, self.head_dim, device=device, dtype=dtype) if qk_norm else nn.Identity
         self.q_norm, self.k_norm = norm(), norm()
         # these names, and their order, are those of stored checkpoints and optimizers
-        self.local, self.lepe, self.reduction, self.windowed = choice.make(dim, device, dtype)
+        self.local, self.lepe, self.reduction, self.windowed, self.rope = choice.make(dim, device, dtype)
+        if self.rope is not None and not self.takes_rope:
+            raise ValueError(f"{type(self).__name__} multiplies channel by channel and takes no rope, got {self.rope.kind!r}")
         self.proj = nn.Linear(dim, dim, bias=proj_bias, device=device, dtype=dtype)
         self.proj_drop = nn.Dropout(proj_drop)
 
@@ -129,19 +135,22 @@ class Mixer(InBands, nn.Module, ABC):
 
     @abstractmethod
     def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
-        """The formula: (B, heads, M, d) from q (B, heads, M, d) and k, v (B, heads, N, d)."""
+        """The formula: (B, heads, M, d) from q (B, heads, M, d) and k, v (B, heads, N, d).
+
+        With `rope_after_kernel`, both forms of the formula take a keyword `rotation`, and turn what comes out of the kernel.
+        """
 
     @abstractmethod
     def weights(self, q: Tensor, k: Tensor, mask: Tensor | None) -> Tensor:
         """The same formula as dense weights: (B, heads, M, N)."""
 
-    def attend_window(self, q: Tensor, k: Tensor, v: Tensor, cuts: Cuts) -> Tensor:
+    def attend_window(self, q: Tensor, k: Tensor, v: Tensor, cuts: Cuts, **options: Any) -> Tensor:
         """`attend` inside windows, (B * count, heads, h * w, d). Linear mixers see all of a window, rolled or not."""
-        return self._attend(q, k, v, valid_tokens(cuts, q))
+        return self._attend(q, k, v, valid_tokens(cuts, q), **options)
 
-    def window_weights(self, q: Tensor, k: Tensor, cuts: Cuts) -> Tensor:
+    def window_weights(self, q: Tensor, k: Tensor, cuts: Cuts, **options: Any) -> Tensor:
         """`weights` inside windows."""
-        return self.weights(q, k, valid_tokens(cuts, q))
+        return self.weights(q, k, valid_tokens(cuts, q), **options)
 
     # Abilities: blocks and tools read these and `InBands`, and do not test for classes
 
@@ -153,6 +162,11 @@ class Mixer(InBands, nn.Module, ABC):
     def set_window(self, height: int, width: int, *, shifted: bool) -> None:
         """Attend in one window of another size."""
         self.windowed = Windowed((Window(height, width, shifted),))
+
+    @property
+    def rope_after_kernel(self) -> bool:
+        """Whether `rope` turns queries and keys after a feature map, which has to see them as they are."""
+        return False
 
     def local_parts(self) -> list[LocalPart]:
         """The convolutions of the values that this mixer adds."""
@@ -175,6 +189,7 @@ class Mixer(InBands, nn.Module, ABC):
         context: Tensor | None = None,
         local_input: Tensor | None = None,
         residual: Tensor | None = None,
+        rotation: Rotation | None = None,
     ) -> Tensor:
         """Mix tokens.
 
@@ -188,11 +203,12 @@ class Mixer(InBands, nn.Module, ABC):
             context: (B, N, context_dim): take keys and values from it instead of x. Local parts are then off.
             local_input: (B, M, C): tokens whose mean the local residual makes its kernels from, if not from x.
             residual: (B, M, C): add the result to it. The output projection does, which saves a pass over the tokens.
+            rotation: turn queries and keys by these tables before the kernel, in a layer without `rope` of its own.
 
         Returns:
             (B, M, C).
         """
-        given = self._prepare(x, grid, num_prefix_tokens, mask, context, local_input)
+        given = self._prepare(x, grid, num_prefix_tokens, mask, context, local_input, rotation)
         if residual is not None and not (self.proj_drop.training and self.proj_drop.p):
             return self.mix(given._replace(residual=residual))
         mixed: Tensor = self.proj_drop(self.mix(given))
@@ -208,8 +224,8 @@ class Mixer(InBands, nn.Module, ABC):
         if self.windowed is not None and grid is not None:
             return add_linear(given.residual, self.windowed.mix(self, x, grid, given.local_input), self.proj)
         source = self._key_source(given)
-        q, k, v = self._project(x, given.mask, source)
-        out = self.merge_heads(self._attend(q, k, v, given.mask))
+        q, k, v = self._project(x, given.mask, source, given.rotation)
+        out = self.merge_heads(self._attend(q, k, v, given.mask, **keyword(given.rotation)))
         if grid is not None and given.context is None and (parts := self.local_parts()):
             values = self.merge_heads(v) if source is None else self.kv(x).chunk(2, dim=-1)[1]
             x_mean = mean_valid(given.local_input, given.mask).to(x.dtype)
@@ -224,10 +240,11 @@ class Mixer(InBands, nn.Module, ABC):
         num_prefix_tokens: int = 0,
         mask: Tensor | None = None,
         context: Tensor | None = None,
+        rotation: Rotation | None = None,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Queries (B, heads, M, d), keys and values (B, heads, N, d), as `attend` gets them. Arguments as for `forward`."""
-        given = self._prepare(x, grid, num_prefix_tokens, mask, context)
-        return self._project(given.x, mask, self._key_source(given))
+        given = self._prepare(x, grid, num_prefix_tokens, mask, context, None, rotation)
+        return self._project(given.x, mask, self._key_source(given), given.rotation)
 
     def attention_rows(
         self,
@@ -239,6 +256,7 @@ class Mixer(InBands, nn.Module, ABC):
         mask: Tensor | None = None,
         context: Tensor | None = None,
         local_input: Tensor | None = None,
+        rotation: Rotation | None = None,
     ) -> AttentionRows:
         """The dense weights of chosen queries, exactly as `forward` uses them when nothing is dropped.
 
@@ -248,13 +266,14 @@ class Mixer(InBands, nn.Module, ABC):
         The other arguments are those of `forward`. Memory is linear in the number of queries; local rows are by channel.
         In windows, all rows of a window are made before the chosen ones are taken.
         """
-        given = self._prepare(x, grid, num_prefix_tokens, mask, context, local_input)
+        given = self._prepare(x, grid, num_prefix_tokens, mask, context, local_input, rotation)
         chosen = check_queries(queries, x)
         if self.windowed is not None and grid is not None:
             return AttentionRows(*self.windowed.rows(self, given.x, grid, given.local_input, chosen))
-        q, k, _ = self._project(given.x, mask, self._key_source(given))
+        q, k, _ = self._project(given.x, mask, self._key_source(given), given.rotation)
+        of_chosen = None if given.rotation is None else given.rotation.chosen(chosen)
         with without_autocast(x.device):
-            mixed = self.weights(to_fp32(q[:, :, chosen]), to_fp32(k), mask)
+            mixed = self.weights(to_fp32(q[:, :, chosen]), to_fp32(k), mask, **keyword(of_chosen))
         if grid is None or context is not None or not (parts := self.local_parts()):
             return AttentionRows(mixed, None)
         x_mean = mean_valid(given.local_input, mask).to(x.dtype)
@@ -270,18 +289,15 @@ class Mixer(InBands, nn.Module, ABC):
         num_prefix_tokens: int,
         mask: Tensor | None,
         context: Tensor | None,
-        local_input: Tensor | None = None,
+        local_input: Tensor | None,
+        rotation: Rotation | None,
     ) -> MixerInput:
         """Check the arguments of a call, and zero masked tokens."""
         check_tokens("x", x, self.dim)
         check_matches("x", x, self)
         if context is None and self.context_dim is not None:
             raise ValueError(f"this layer reads a context of {self.context_dim} channels: pass context=")
-        if self.windowed is not None or self.reduction is not None:
-            if grid is None:
-                raise ValueError(f"a layer with windows or spatial reduction needs the grid (H, W) of its {x.shape[1]} tokens")
-            if num_prefix_tokens or mask is not None or context is not None:
-                raise ValueError("a layer with windows or spatial reduction takes no prefix tokens, no mask and no context")
+        self._check_parts(x, grid, num_prefix_tokens, mask, context, rotation)
         if context is not None:
             check_tokens("context", context, self.dim if self.context_dim is None else self.context_dim)
             if context.shape[0] != x.shape[0]:
@@ -291,12 +307,43 @@ class Mixer(InBands, nn.Module, ABC):
             check_grid(grid, x.shape[1], num_prefix_tokens)
             if len(grid) != self.grid_dims:
                 raise ValueError(f"grid {tuple(grid)} has {len(grid)} sides, the layer has grid_dims={self.grid_dims}")
-        elif context is None and self.local_parts():
-            raise ValueError(f"this layer has a local part: pass the grid, such as (H, W), that its {x.shape[1]} tokens lie on")
+        elif context is None and (self.local_parts() or self.rope is not None):
+            part = "a local part" if self.local_parts() else "rotary positions"
+            raise ValueError(f"this layer has {part}: pass the grid, such as (H, W), that its {x.shape[1]} tokens lie on")
         # zeroed on entry: multiplying by zero later would let a NaN through, forward or backward
         x = zero_masked(x, mask) if context is None else x
         local_input = x if local_input is None else zero_masked(local_input, mask)
-        return MixerInput(x, grid, num_prefix_tokens, mask, context, local_input)
+        if context is None and self.windowed is None and rotation is None:
+            rotation = self.positions(x, grid, num_prefix_tokens)
+        return MixerInput(x, grid, num_prefix_tokens, mask, context, local_input, None, rotation)
+
+    def _check_parts(
+        self,
+        x: Tensor,
+        grid: Grid | None,
+        num_prefix_tokens: int,
+        mask: Tensor | None,
+        context: Tensor | None,
+        rotation: Rotation | None,
+    ) -> None:
+        """Raise for arguments that the parts of this layer exclude."""
+        if self.windowed is not None or self.reduction is not None:
+            if grid is None:
+                raise ValueError(f"a layer with windows or spatial reduction needs the grid (H, W) of its {x.shape[1]} tokens")
+            if num_prefix_tokens or mask is not None or context is not None or rotation is not None:
+                raise ValueError(
+                    "a layer with windows or spatial reduction takes no prefix tokens, no mask, no context and no rotation"
+                )
+        if rotation is not None and (self.rope is not None or context is not None):
+            given = "has rope of its own" if self.rope is not None else "reads a context"
+            raise ValueError(f"this layer {given} and takes no rotation: leave one of them out")
+
+    def positions(self, x: Tensor, grid: Grid | None, num_prefix_tokens: int = 0, *, first_row: int = 0) -> Rotation | None:
+        """The turn of these tokens by the layer's own `rope`: see `RotaryPositions.rotation`."""
+        if self.rope is None:
+            return None
+        after = self.rope_after_kernel
+        return self.rope.rotation(grid, x, num_prefix_tokens=num_prefix_tokens, first_row=first_row, after_kernel=after)
 
     def _key_source(self, given: MixerInput) -> Tensor | None:
         """The tokens that keys and values come from, if not from x: the context, or a smaller map."""
@@ -305,21 +352,25 @@ class Mixer(InBands, nn.Module, ABC):
         reduced: Tensor = self.reduction(given.x, given.grid)
         return reduced
 
-    def _project(self, x: Tensor, mask: Tensor | None, source: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    def _project(
+        self, x: Tensor, mask: Tensor | None, source: Tensor | None, rotation: Rotation | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """q (B, heads, M, d), k and v (B, heads, N, d); masked keys and values are zero. x is zero where masked already."""
         keys, values = self.kv(x if source is None else zero_masked(source, mask)).chunk(2, dim=-1)
         q, k, v = self.q_norm(self.split_heads(self.q(x))), self.k_norm(self.split_heads(keys)), self.split_heads(values)
+        if rotation is not None and not rotation.after_kernel:
+            q, k = rotation(q, k)
         return q, zero_masked(k, mask), zero_masked(v, mask)  # again: the projection's bias made them non-zero
 
-    def _attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+    def _attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, **options: Any) -> Tensor:
         """`attend` in the precision that the mixer wants, with keys dropped while training."""
         if self.training and self.attn_drop and not self.drops_weights:
             kept = torch.rand(k.shape[0], k.shape[2], device=k.device) >= self.attn_drop
             mask = kept if mask is None else kept & mask
         if self.half_precision:
-            return self.attend(q, k, v, mask)
+            return self.attend(q, k, v, mask, **options)
         with without_autocast(q.device):
-            return self.attend(to_fp32(q), to_fp32(k), to_fp32(v), mask).to(v.dtype)
+            return self.attend(to_fp32(q), to_fp32(k), to_fp32(v), mask, **options).to(v.dtype)
 
     def split_heads(self, tokens: Tensor) -> Tensor:
         """(B, N, C) -> (B, heads, N, d), a view."""
@@ -331,4 +382,5 @@ class Mixer(InBands, nn.Module, ABC):
 
     def extra_repr(self) -> str:
         """Shown by `print(model)`."""
-        return f"dim={self.dim}, num_heads={self.num_heads}"
+        rope = "" if self.rope is None else f", rope={self.rope.kind}"
+        return f"dim={self.dim}, num_heads={self.num_heads}{rope}"

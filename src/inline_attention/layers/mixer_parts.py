@@ -1,4 +1,4 @@
-"""The parts that a mixer can carry, by name: local residual, LePE, windows, reduced keys, context.
+"""The parts that a mixer can carry, by name: local residual, LePE, windows, reduced keys, context, rotary positions.
 
 A part is made and checked here. A new part is a field in `PartChoice` and a line in its `make`.
 """
@@ -14,6 +14,7 @@ from ..ops.checks import Grid
 from ..ops.shifted_windows import Window, pad_image
 from .lepe import LocalEncoding
 from .local_residual import LocalResidual
+from .rope import Rope, RotaryPositions
 from .windowed import Windowed, check_windows
 
 
@@ -25,6 +26,7 @@ class PartOptions(TypedDict, total=False):
     windows: Sequence[Window]
     reduction: int
     context_dim: int | None
+    rope: Rope | None
 
 
 class Parts(NamedTuple):
@@ -34,6 +36,7 @@ class Parts(NamedTuple):
     lepe: LocalEncoding | None
     reduction: "SpatialReduction | None"
     windowed: Windowed | None
+    rope: RotaryPositions | None
 
 
 @dataclass(frozen=True)
@@ -56,6 +59,9 @@ class PartChoice:
     context_dim: int | None = None
     """Channels of the `context` that the layer always reads: it is for cross-attention only and has no local parts. A layer
     without it can read a context of `dim` channels when it is given one."""
+    rope: Rope | None = None
+    """Turn queries and keys by their positions (`RotaryPositions`): "heads" or "all". In windows, positions count from the
+    window's corner. A context has no positions: where one is read, nothing is turned."""
 
     def __post_init__(self) -> None:
         check_windows(self.windows, self.num_heads)
@@ -70,6 +76,10 @@ class PartChoice:
             raise ValueError(f"context_dim must be at least 1, got {context_dim}")
         if (local or lepe) and context_dim is not None:
             raise ValueError(f"a layer that reads a context (context_dim={context_dim}) has no local part: pass local=False")
+        if self.rope is not None and (context_dim is not None or self.reduction > 1):
+            raise ValueError(
+                f"rope={self.rope!r} needs keys on the grid of the queries, got {context_dim=}, reduction={self.reduction}"
+            )
         if self.local_size != 3 and (lepe or not local):
             raise ValueError(f"local_size={self.local_size} needs local=True and lepe=False, got {local=}, {lepe=}")
 
@@ -81,6 +91,7 @@ class PartChoice:
             LocalEncoding(dim, dims, device=device, dtype=dtype) if self.lepe else None,
             SpatialReduction(dim, ratio, device=device, dtype=dtype) if ratio > 1 else None,
             Windowed(tuple(self.windows)) if self.windows else None,
+            None if self.rope is None else RotaryPositions(self.rope, heads, dim // heads, dims),
         )
 
 

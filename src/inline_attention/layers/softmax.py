@@ -57,11 +57,13 @@ class SoftmaxAttention(Mixer):
         """Scaled dot product."""
         return softmax_weights(q, k, mask=mask)
 
-    def attend_window(self, q: Tensor, k: Tensor, v: Tensor, cuts: Cuts) -> Tensor:
+    # rotary positions have turned q and k already: there is no rotation to take
+
+    def attend_window(self, q: Tensor, k: Tensor, v: Tensor, cuts: Cuts) -> Tensor:  # type: ignore[override]
         """With relative positions, and regions kept apart."""
         return self._scaled_dot_product(q, k, v, self._bias(q, cuts))
 
-    def window_weights(self, q: Tensor, k: Tensor, cuts: Cuts) -> Tensor:
+    def window_weights(self, q: Tensor, k: Tensor, cuts: Cuts) -> Tensor:  # type: ignore[override]
         """The same, dense."""
         return softmax_weights(q, k, bias=self._bias(q, cuts))
 

@@ -8,9 +8,9 @@ Shapes: x (B, N, C) on a grid (H, W); in windows (B * count, h * w, C); q, k, v 
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,6 +19,7 @@ from ..ops.checks import Grid
 from ..ops.shifted_windows import Cuts, Window, cut, from_windows, rows_from_windows, to_windows, valid_tokens
 from ..ops.sums import mean_valid, to_fp32, without_autocast
 from .local_residual import add_local, local_rows
+from .rope import Rotation, keyword
 
 if TYPE_CHECKING:
     from .mixer import Mixer
@@ -33,6 +34,8 @@ class HeadGroup(NamedTuple):
     q: Tensor
     k: Tensor
     v: Tensor
+    options: dict[str, Any]
+    """More arguments of `attend` and `weights`."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +48,7 @@ class Windowed:
         """All heads' outputs with the local parts added, (B, N, C), before the output projection."""
         outs = []
         for group in self._head_groups(mixer, x, grid):
-            out = mixer.merge_heads(mixer.attend_window(group.q, group.k, group.v, group.cuts))
+            out = mixer.merge_heads(mixer.attend_window(group.q, group.k, group.v, group.cuts, **group.options))
             if parts := mixer.local_parts():
                 x_mean, values = self._means(local_input, group.cuts), mixer.merge_heads(group.v)
                 out = add_local(out, parts, x_mean, values, group.cuts.size, channels=group.channels)
@@ -57,7 +60,7 @@ class Windowed:
         mixed, local = [], []
         for group in self._head_groups(mixer, x, grid):
             with without_autocast(x.device):
-                weights = mixer.window_weights(to_fp32(group.q), to_fp32(group.k), group.cuts)
+                weights = mixer.window_weights(to_fp32(group.q), to_fp32(group.k), group.cuts, **group.options)
             mixed.append(rows_from_windows(weights, group.cuts, queries))
             if parts := mixer.local_parts():
                 x_mean, everything = self._means(local_input, group.cuts), torch.arange(prod(group.cuts.size), device=x.device)
@@ -74,7 +77,19 @@ class Windowed:
             q_here, k_here, v_here = (
                 mixer.split_heads(to_windows(tokens[..., channels], cuts)) for tokens in (q, keys, values)
             )
-            yield HeadGroup(cuts, channels, mixer.q_norm(q_here), mixer.k_norm(k_here), v_here)
+            q_here, k_here = mixer.q_norm(q_here), mixer.k_norm(k_here)
+            rotation = self._rotation(mixer, cuts, number, x)
+            if rotation is not None and not rotation.after_kernel:
+                q_here, k_here = rotation(q_here, k_here)
+            yield HeadGroup(cuts, channels, q_here, k_here, v_here, keyword(rotation))
+
+    def _rotation(self, mixer: "Mixer", cuts: Cuts, number: int, x: Tensor) -> Rotation | None:
+        """The turn inside a window, of the heads that attend in it; None without rotary positions."""
+        rotation = mixer.positions(x, cuts.size)
+        if rotation is None or rotation.keys.shape[0] == 1:
+            return rotation
+        table = rotation.keys.chunk(len(self.windows))[number]
+        return replace(rotation, queries=table, keys=table)
 
     def _means(self, tokens: Tensor, cuts: Cuts) -> Tensor:
         """The mean of each window, (B * count, C)."""

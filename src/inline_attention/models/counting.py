@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from ..compat import dispatch_mode, flop_formulas
 from ..layers import InLineAttention
+from ..layers.rope import Rotation
 from ..lite.limits import MAX_STREAMED_PIXELS, excess, max_pixels
 from ..ops.checks import check_size
 from ..ops.kernels import Kernel
@@ -54,9 +55,10 @@ def count(model: nn.Module, size: int | tuple[int, int] | None = None) -> Count:
     return Count(params=params, flops=counter.flops // 2, activations=counter.activations)
 
 
-def _equation(kernel: Kernel, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+def _equation(kernel: Kernel, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, rotation: Rotation | None = None) -> Tensor:
     """q (k^T v) + (1 - q.k_bar) v_bar: equation 5, keys and values first; the scale is not counted."""
     q, k = kernel(q), kernel(k)
+    q, k = (q, k) if rotation is None else rotation(q, k)
     return q @ (k.mT @ v) + (1 - q @ k.mean(2, keepdim=True).mT) * v.mean(2, keepdim=True)
 
 

@@ -13,6 +13,7 @@ from timm.models import build_model_with_cfg, generate_default_cfgs, resolve_pre
 from torch import nn
 
 from ..layers import MIXERS, Block
+from ..layers.rope import Rope
 from ..lite.limits import MAX_STREAMED_PIXELS, excess, max_pixels
 from ..ops.checks import check_name, check_size, is_whole
 from .adapt_weights import filter_state_dict
@@ -49,6 +50,7 @@ class AttentionOptions(TypedDict, total=False):
     mixer: str
     kernel: str | None
     local: bool | None
+    rope: Rope | None
     inline_depths: int | Sequence[int] | None
     proj_drop_rate: float
     attn_drop_rate: float
@@ -64,6 +66,7 @@ class BlockMaker:
             attention differs; docs/models.md has the arguments of the original models.
         kernel: the feature map of a mixer that has one; None for the mixer's default.
         local: whether the mixer has the local residual; None for the mixer's default, which is yes for inline only.
+        rope: rotary positions in all blocks, "heads" or "all", see `RotaryPositions`; besides the family's own positions.
         inline_depths: how many blocks of each stage, from its first on, have this mixer and see the whole map; the others have
             the family's softmax attention. One number stands for every stage, None for all blocks.
         proj_drop_rate: dropout after projections.
@@ -78,6 +81,7 @@ class BlockMaker:
         mixer: str = "inline",
         kernel: str | None = None,
         local: bool | None = None,
+        rope: Rope | None = None,
         inline_depths: int | Sequence[int] | None = None,
         proj_drop_rate: float = 0.0,
         attn_drop_rate: float = 0.0,
@@ -89,6 +93,7 @@ class BlockMaker:
         self.depths = tuple(depths)
         self.mixer = mixer
         self.inline_depths = _inline_depths(inline_depths, self.depths, mixer)
+        self.rope = rope
         self.chosen = {name: value for name, value in (("kernel", kernel), ("local", local)) if value is not None}
         self.drop, self.attn_drop = proj_drop_rate, attn_drop_rate
         self.drop_paths: list[Any] = calculate_drop_path_rates(drop_path_rate, sum(self.depths))
@@ -125,6 +130,8 @@ class BlockMaker:
                 name, options = "softmax", {**(self.chosen if self.mixer == "softmax" else {}), **softmax}
             if shift and index % 2:
                 options["windows"] = [window._replace(shifted=True) for window in options.get("windows", ())]
+            if self.rope is not None:
+                options = {**options, "rope": self.rope}
             mixer = MIXERS[name](dim, num_heads, proj_drop=self.drop, attn_drop=self.attn_drop, **options)
             drop_path = self.drop_paths[sum(self.depths[:number]) + index]
             norm = partial(nn.LayerNorm, eps=eps)

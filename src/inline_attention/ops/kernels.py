@@ -8,6 +8,8 @@ from torch import Tensor
 from .checks import check_name
 
 Kernel = Callable[[Tensor], Tensor]
+Turn = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+"""Rotary positions: queries and keys, after the feature map, to the same shapes."""
 
 
 def identity(x: Tensor) -> Tensor:
