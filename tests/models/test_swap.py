@@ -383,8 +383,8 @@ def test_only_chosen_attention_is_swapped():
     [
         ("resnet18", "nothing to swap in ResNet: it has no attention"),
         (
-            "eva02_tiny_patch14_224",
-            "nothing to swap in Eva: blocks.0.attn is left (swap does not know timm.models.eva.EvaAttention), and 11 more",
+            "beit_base_patch16_224",
+            "nothing to swap in Beit: blocks.0.attn is left (swap does not know timm.models.beit.Attention), and 11 more",
         ),
     ],
 )
@@ -519,13 +519,17 @@ def test_it_is_called_like_timms_attention():
     assert [tuple(m.shape) for m in maps] == [(1, 32, 4, 4)] * 2
 
 
-def test_projections_of_which_some_have_a_bias_are_left():
-    from inline_attention.models.swap_mixer import SwapSkipped, stacked
+def test_projections_of_which_some_have_a_bias_get_zeros_for_the_others():
+    from inline_attention.models.swap_mixer import stacked
 
     with_bias, without = torch.nn.Linear(4, 4), torch.nn.Linear(4, 4, bias=False)
+    without.weight.requires_grad_(False)
     for parts in ((with_bias, without), (without, with_bias)):
-        with pytest.raises(SwapSkipped, match="only some of its projections"):
-            stacked(*((part, slice(None)) for part in parts))
+        linear, x = stacked(*((part, slice(1, None)) for part in parts)), torch.randn(3, 4)
+        torch.testing.assert_close(linear(x), torch.cat([part(x)[:, 1:] for part in parts], -1))
+        assert linear.weight.requires_grad
+        assert linear.bias.requires_grad
+    assert stacked((without, slice(None))).bias is None
 
 
 def test_tokens_that_do_not_fit_the_image_have_no_grid():

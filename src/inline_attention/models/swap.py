@@ -3,15 +3,18 @@
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from torch import nn
 
 from ..layers import Mixer
+from .swap_found import FoundAttention, from_found
 from .swap_grid import PatchGrids
 from .swap_mixer import MixerMaker, SwapSkipped, describe, describe_change, dropped, in_windows
-from .swap_timm import SwinBlock, TimmAttention, from_swin, from_timm, is_swin_block, is_timm, window_of
+from .swap_sam import MapAttention, from_sam, is_sam
+from .swap_timm import SwinBlock, TimmAttention, from_swin, from_timm, is_rotary, is_swin_block, is_timm, window_of
 from .swap_transformers import TransformersAttention, from_transformers, is_transformers
+from .swap_watch import Frame, watch
 
 
 @dataclass
@@ -32,6 +35,8 @@ class SwapReport:
 
 
 NOT_CHOSEN = "not chosen"
+WRAPPERS = (TimmAttention, TransformersAttention, FoundAttention)
+"""Modules that an earlier swap has put around a mixer, each with its `token_grid`."""
 
 
 class Site(NamedTuple):
@@ -42,6 +47,11 @@ class Site(NamedTuple):
     key: str
     module: nn.Module
     """`parent.key`, the module to replace: the attention, or the block around it."""
+    rotary: bool = False
+    """Whether the model around it makes rotary positions and passes them to it."""
+    frame: Frame | None = None
+    """What it did on the example, if it is of no known kind."""
+    example: Any = None
 
 
 def swap(
@@ -52,14 +62,17 @@ def swap(
     local: bool | None = None,
     keep_windows: bool = False,
     only: str | None = None,
+    example: Any = None,
 ) -> SwapReport:
     r"""Replace the attention of a model, in place. Projections keep their weights; all other parts of the mixer are new.
 
         model = timm.create_model("vit_small_patch16_224", pretrained=True, dynamic_img_size=True)
         print(swap(model))
 
-    Supported are this package's mixers; timm's `Attention` (ViT, DeiT, DINOv2 and all models built from it) and Swin; ViT,
-    DeiT and DINOv2 of Hugging Face's transformers. All other attention is left unchanged. Make the optimizer afterwards.
+    Supported are this package's mixers; timm's `Attention` (ViT, DeiT, DINOv2, CLIP, SigLIP and all models built from it),
+    its attention with rotary positions (DINOv3, EVA-02), Swin, and SAM's encoder; ViT, DeiT, DINOv2, DINOv3, CLIP, SigLIP and
+    SAM's encoder of Hugging Face's transformers; with an `example`, any module that is proven to be plain attention. All other
+    attention is left unchanged. Make the optimizer afterwards.
 
     Args:
         model: any model with attention of one of these.
@@ -68,6 +81,9 @@ def swap(
         local: whether the mixer has the local residual; None for the mixer's default, which is yes for inline only.
         keep_windows: keep the windows of attention that has some. If not, it sees the whole map.
         only: a regular expression that the whole name of an attention must match: r"blocks\.[0-5]\.attn".
+        example: images (B, C, H, W), or a mapping of arguments by name, to run the model on. Modules of other kinds that call
+            `scaled_dot_product_attention` are then looked at. They are swapped if their queries, keys and values are linear
+            maps of their input, and softmax attention with these gives their output on random input.
 
     Returns:
         A report of what was swapped, and what was left and why. If nothing can be swapped, a ValueError gives the reason and
@@ -77,6 +93,7 @@ def swap(
         raise TypeError(f"model must be a torch.nn.Module, such as timm.create_model makes, got {model!r}")
     maker = MixerMaker(mixer, kernel=kernel, local=local, keep_windows=keep_windows)
     sites = list(_sites(model))
+    sites += [] if example is None else _found_sites(model, example, [site.name for site in sites])
     chosen = _choose(sites, only)
     report, grids = SwapReport(), PatchGrids(model)
     replacements: dict[nn.Module, tuple[nn.Module, str]] = {}
@@ -88,28 +105,62 @@ def swap(
                 replacements[site.module] = _replacement(site, maker, grids)
             report.changed[site.name] = replacements[site.module][1]
         except SwapSkipped as why:
-            report.left[site.name] = str(why)
+            unknown = site.frame is not None and site.name in chosen
+            report.left[site.name] = f"{_unknown_kind(site)}: {why}" if unknown else str(why)
     report.left |= _unknown(model, {site.name for site in sites})
     if not replacements:
-        raise ValueError(f"nothing to swap in {type(model).__name__}: {_found(report)}")
+        raise ValueError(f"nothing to swap in {type(model).__name__}: {_first_reason(report)}")
     for site in sites:
         if site.name in report.changed:
-            setattr(site.parent, site.key, replacements[site.module][0])
+            new = replacements[site.module][0]
+            setattr(site.parent, site.key, new)
+            if isinstance(new, MapAttention):
+                site.parent.window_size = new.window  # type: ignore[assignment]  # SAM's block: a plain number
     grids.hook()
     return report
 
 
 def _sites(model: nn.Module) -> Iterator[Site]:
     """All attention of the supported kinds."""
+    rotary = tuple(name for name, module in model.named_modules() if _makes_positions(module))
     for parent_name, parent in model.named_modules():
         for key, module in parent.named_children():
             name = f"{parent_name}.{key}" if parent_name else key
-            if isinstance(parent, TimmAttention | TransformersAttention):
+            if isinstance(parent, MapAttention):
+                continue
+            if isinstance(parent, WRAPPERS):
                 yield Site(parent_name, parent, key, module)
             elif is_swin_block(module):
                 yield Site(f"{name}.attn", parent, key, module)
-            elif isinstance(module, Mixer) or is_timm(module) or is_transformers(module):
-                yield Site(name, parent, key, module)
+            elif isinstance(module, Mixer) or is_timm(module) or is_transformers(module) or is_sam(module):
+                around = name.startswith(tuple(f"{owner}." if owner else "" for owner in rotary))
+                yield Site(name, parent, key, module, around and not isinstance(module, Mixer) and not is_sam(module))
+
+
+def _found_sites(model: nn.Module, example: Any, known: list[str]) -> list[Site]:
+    """Modules of other kinds that call `scaled_dot_product_attention` on the example."""
+    inside = tuple(f"{name}." for name in known)
+    found = []
+    for frame in watch(model, example):
+        if frame.name and frame.name not in known and not frame.name.startswith(inside):
+            parent, _, key = frame.name.rpartition(".")
+            found.append(Site(frame.name, model.get_submodule(parent), key, frame.module, frame=frame, example=example))
+    return found
+
+
+def _unknown_kind(site: Site) -> str:
+    """'swap does not know pkg.Class; it calls scaled_dot_product_attention with 6 heads of 64'."""
+    assert site.frame is not None
+    return f"swap does not know {_whole_name(site.module)}; {site.frame.describe()}"
+
+
+def _whole_name(module: nn.Module) -> str:
+    return f"{type(module).__module__}.{type(module).__name__}"
+
+
+def _makes_positions(model: nn.Module) -> bool:
+    """Whether a model makes rotary positions for the attention in it: `rope` in timm, `rope_embeddings` in transformers."""
+    return any(isinstance(getattr(model, name, None), nn.Module) for name in ("rope", "rope_embeddings"))
 
 
 def _choose(sites: list[Site], only: str | None) -> set[str]:
@@ -128,23 +179,53 @@ def _choose(sites: list[Site], only: str | None) -> set[str]:
 
 def _replacement(site: Site, maker: MixerMaker, grids: PatchGrids) -> tuple[nn.Module, str]:
     """The new module, and a short description of the change; `SwapSkipped` if there is none."""
-    old = site.module
+    old: Any = site.module
     if isinstance(old, Mixer):
         mixer = maker.from_mixer(old)
-        if isinstance(site.parent, TimmAttention | TransformersAttention) and site.parent.token_grid is None:
+        if (
+            isinstance(site.parent, WRAPPERS)
+            and site.parent.token_grid is None
+            and not getattr(site.parent, "takes_map", False)
+        ):
             _check_local(mixer)
         return mixer, describe_change(describe(old), mixer, dropped(old, mixer))
     if is_swin_block(old):
         mixer = from_swin(old, maker)
         lost = [] if getattr(mixer, "position", None) is not None else ["position table"]
         return SwinBlock(old, mixer), describe_change("softmax" + in_windows(window_of(old)), mixer, lost)
+    if is_sam(old):
+        return from_sam(old, site.parent, maker)
+    new, change = _known(site, maker, grids) if site.frame is None else _found(site, site.frame, maker, grids)
+    new.training = old.training
+    return new, change
+
+
+def _known(site: Site, maker: MixerMaker, grids: PatchGrids) -> tuple[nn.Module, str]:
+    """Attention of tokens, of a known kind."""
+    old: Any = site.module
     mixer = from_timm(old, maker) if is_timm(old) else from_transformers(old, maker)
     grid = grids.of(site.name)
     if grid is None:
         _check_local(mixer)
-    new = TimmAttention(mixer, grid) if is_timm(old) else TransformersAttention(mixer, grid, old.config)
-    new.training = old.training
-    return new, describe_change("softmax", mixer, [])
+    new: nn.Module
+    if is_rotary(old):
+        new = TimmAttention(mixer, grid, prefix=old.num_prefix_tokens, rotate_half=old.rotate_half)
+    else:
+        new = TimmAttention(mixer, grid) if is_timm(old) else TransformersAttention(mixer, grid, old.config)
+    return new, describe_change("softmax", mixer, [], kept="rotary positions" if site.rotary else "")
+
+
+def _found(site: Site, frame: Frame, maker: MixerMaker, grids: PatchGrids) -> tuple[nn.Module, str]:
+    """Attention of another kind, proven to be plain."""
+    mixer = from_found(frame, maker)
+    grid = None if frame.x.ndim == 4 else grids.of(site.name)
+    if frame.x.ndim == 3 and mixer.local_parts():
+        if grid is None:
+            _check_local(mixer)
+        else:
+            grids.check_fits(grid, site.example, frame.x.shape[1])
+    change = describe_change(f"softmax ({_whole_name(site.module)}, found on the example)", mixer, [])
+    return FoundAttention(mixer, grid, frame), change
 
 
 def _check_local(mixer: Mixer) -> None:
@@ -163,12 +244,11 @@ def _unknown(model: nn.Module, known: set[str]) -> dict[str, str]:
         around = {name.rsplit(".", count)[0] for count in range(name.count(".") + 1)}
         if around & (known | left.keys()) or any(other.startswith(f"{name}.") for other in known):
             continue
-        whole = f"{type(module).__module__}.{kind}"
-        left[name] = f"{kind} pools tokens" if "AttentionPool" in kind else f"swap does not know {whole}"
+        left[name] = f"{kind} pools tokens" if "AttentionPool" in kind else f"swap does not know {_whole_name(module)}"
     return left
 
 
-def _found(report: SwapReport) -> str:
+def _first_reason(report: SwapReport) -> str:
     """A short reason why nothing was swapped."""
     if not report.left:
         return "it has no attention"

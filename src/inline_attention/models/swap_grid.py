@@ -6,6 +6,7 @@ Each patch embedding has its own, so that models, or towers of a model, do not d
 Shapes: tokens (B, N, C), N = prefix tokens + H * W.
 """
 
+from collections.abc import Mapping
 from math import prod
 from typing import Any
 
@@ -15,7 +16,12 @@ from torch import Tensor, nn
 
 from ..compat import backward_is_running
 from ..layers import Mixer
+from ..layers.rope import Rotation
 from ..ops.checks import Grid
+from .swap_mixer import SwapSkipped
+
+PREFIX_TOKENS = ("cls_token", "class_embedding", "distillation_token", "register_tokens")
+"""What transformers' embeddings call the tokens that they put before the grid: (1, tokens, C), or (C,) for one."""
 
 
 class TokenGrid:
@@ -48,7 +54,7 @@ class TokenGrid:
         elif hasattr(embedding, "dynamic_feat_size"):
             self.grid = tuple(embedding.dynamic_feat_size((height, width)))
         else:
-            patch = to_2tuple(embedding.patch_size)
+            patch = to_2tuple(embedding.kernel_size if isinstance(embedding, nn.Conv2d) else embedding.patch_size)
             self.grid = (height // patch[0], width // patch[1])
         if torch.compiler.is_compiling():
             return
@@ -125,6 +131,16 @@ class PatchGrids:
                 return self.found.setdefault(embedding, TokenGrid(_prefix_of(owner)) if known is None else known)
         return None
 
+    def check_fits(self, grid: TokenGrid, example: Any, tokens: int) -> None:
+        """Raise `SwapSkipped` unless this many tokens are those of the example's images, which are (B, C, H, W)."""
+        values = example.values() if isinstance(example, Mapping) else [example]
+        images = next((value for value in values if isinstance(value, Tensor) and value.ndim == 4), None)
+        embedding = next(embedding for embedding, found in self.found.items() if found is grid)
+        if images is not None:
+            grid(embedding, (images,), {})
+        if grid.grid is None or tokens != (grid.num_prefix_tokens or 0) + prod(grid.grid):
+            raise SwapSkipped(f"its {tokens} tokens are not those of the image, which local=True needs: pass local=False")
+
     def hook(self) -> None:
         """Register the grids that are in use as hooks of their embeddings."""
         for embedding, grid in self.found.items():
@@ -133,12 +149,12 @@ class PatchGrids:
                 embedding.token_grid = grid  # type: ignore[assignment]  # a plain object, found by the next swap
 
 
-def mix(mixer: Mixer, x: Tensor, token_grid: TokenGrid | None) -> Tensor:
+def mix(mixer: Mixer, x: Tensor, token_grid: TokenGrid | None, rotation: Rotation | None = None) -> Tensor:
     """Apply the mixer to tokens (B, N, C) on their grid, or without a grid if it is unknown."""
     if token_grid is None:
-        return mixer(x)
+        return mixer(x, rotation=rotation)
     grid, prefix = token_grid.locate(x.shape[1], mixer)
-    return mixer(x, grid, num_prefix_tokens=prefix)
+    return mixer(x, grid, num_prefix_tokens=prefix, rotation=rotation)
 
 
 @torch.no_grad()
@@ -151,11 +167,17 @@ def record_size(model: nn.Module, images: Tensor) -> None:
 
 
 def _embedding_of(owner: nn.Module) -> nn.Module | None:
-    """The module that cuts images into patches: `patch_embed` in timm, `embeddings.patch_embeddings` in transformers."""
+    """The module that cuts images into patches: `patch_embed` in timm, `embeddings.patch_embeddings` in transformers.
+
+    In CLIP, SigLIP and DINOv3 of transformers it is a bare convolution.
+    """
     timm_embedding = getattr(owner, "patch_embed", None)
     if isinstance(timm_embedding, nn.Module) and hasattr(timm_embedding, "dynamic_feat_size"):
         return timm_embedding
-    embedding = getattr(getattr(owner, "embeddings", None), "patch_embeddings", None)
+    embeddings = getattr(owner, "embeddings", None)
+    embedding = getattr(embeddings, "patch_embeddings", getattr(embeddings, "patch_embedding", None))
+    if isinstance(embedding, nn.Conv2d):
+        return embedding if embedding.kernel_size == embedding.stride else None
     return embedding if isinstance(embedding, nn.Module) and hasattr(embedding, "patch_size") else None
 
 
@@ -163,5 +185,5 @@ def _prefix_of(owner: Any) -> int | None:
     """How many tokens a model puts before the grid; None if it cannot be found out."""
     if hasattr(owner, "patch_embed"):
         return getattr(owner, "num_prefix_tokens", None)
-    tokens = [getattr(owner.embeddings, name, None) for name in ("cls_token", "distillation_token", "register_tokens")]
-    return sum(token.shape[1] for token in tokens if isinstance(token, Tensor))
+    tokens = [getattr(owner.embeddings, name, None) for name in PREFIX_TOKENS]
+    return sum(1 if token.ndim == 1 else token.shape[1] for token in tokens if isinstance(token, Tensor))

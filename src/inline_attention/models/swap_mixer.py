@@ -61,6 +61,8 @@ class MixerMaker:
     def from_mixer(self, old: Mixer) -> Mixer:
         """A mixer in place of another mixer, with all modules that both have."""
         options: dict[str, Any] = {"grid_dims": old.grid_dims, "context_dim": old.context_dim, "lepe": old.lepe is not None}
+        if old.rope is not None and MIXERS[self.mixer].takes_rope:
+            options["rope"] = old.rope.kind
         if old.context_dim is not None:
             options["local"] = False
         if self.keep_windows:
@@ -80,19 +82,25 @@ class MixerMaker:
         return new
 
 
-def stacked(*parts: tuple[nn.Linear, slice]) -> nn.Linear:
-    """One linear map made of rows of others; it requires gradients if one of them does."""
-    first = parts[0][0]
-    if any((part.bias is None) != (first.bias is None) for part, _ in parts):
-        raise SwapSkipped("only some of its projections have a bias")
-    linear = nn.Linear(first.in_features, 1, bias=first.bias is not None, device="meta")
-    for name in ("weight", "bias"):
-        rows = [(getattr(part, name), chosen) for part, chosen in parts]
-        if rows[0][0] is not None:
-            values = torch.cat([parameter.detach()[chosen] for parameter, chosen in rows])
-            setattr(linear, name, nn.Parameter(values, any(parameter.requires_grad for parameter, _ in rows)))
-    linear.out_features = linear.weight.shape[0]
-    return linear.train(first.training)
+def stacked(*parts: tuple[nn.Linear, slice | Tensor]) -> nn.Linear:
+    """One linear map made of rows of others; it requires gradients if one of them does. A bias that one lacks is zero."""
+    weight = torch.cat([part.weight.detach()[chosen] for part, chosen in parts])
+    linear = plain_linear(weight, learns=any(part.weight.requires_grad for part, _ in parts))
+    biases = [part.bias for part, _ in parts]
+    if any(bias is not None for bias in biases):
+        rows = [part.weight.new_zeros(part.out_features) if part.bias is None else part.bias.detach() for part, _ in parts]
+        values = torch.cat([row[chosen] for row, (_, chosen) in zip(rows, parts, strict=True)])
+        linear.bias = nn.Parameter(values, any(bias is not None and bias.requires_grad for bias in biases))
+    return linear.train(parts[0][0].training)
+
+
+def plain_linear(weight: Tensor, bias: Tensor | None = None, *, learns: bool) -> nn.Linear:
+    """A linear map of this weight, (out, in), and bias."""
+    linear = nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None, device="meta")
+    linear.weight = nn.Parameter(weight, learns)
+    if bias is not None:
+        linear.bias = nn.Parameter(bias, learns)
+    return linear
 
 
 def check_linear(**parts: Any) -> None:
@@ -123,15 +131,22 @@ def in_windows(*windows: Window) -> str:
     return f" in {shifted}windows of {' and '.join(sizes)}" if windows else ""
 
 
-def describe_change(old: str, new: Mixer, dropped: list[str]) -> str:
-    """'softmax -> inline with local residual; dropped: position table'."""
+def describe_change(old: str, new: Mixer, dropped: list[str], *, kept: str = "", where: str = "") -> str:
+    """'softmax -> inline with local residual; dropped: position table'.
+
+    Args:
+        kept: what the mixer is given with each call, such as rotary positions.
+        where: windows that the block around the mixer cuts: ' in windows of 14 x 14'.
+    """
     lost = f"; dropped: {', '.join(dropped)}" if dropped else ""
-    return f"{old} -> {describe(new)}{lost}{'; its MLP is unchanged' if new.depthwise_mlp else ''}"
+    given = f"; kept: {kept}" if kept else ""
+    return f"{old} -> {describe(new)}{where}{given}{lost}{'; its MLP is unchanged' if new.depthwise_mlp else ''}"
 
 
 def dropped(old: Mixer, new: Mixer) -> list[str]:
     """Names of the old mixer's modules that the new one does not have."""
-    return [PART_NAMES.get(name, name) for name, part in old.named_children() if getattr(new, name, None) is not part]
+    lost = [PART_NAMES.get(name, name) for name, part in old.named_children() if getattr(new, name, None) is not part]
+    return lost if old.rope == new.rope else [*lost, "rotary positions"]
 
 
 def _is_same(old: Mixer, new: Mixer) -> bool:
