@@ -143,6 +143,16 @@ def test_in_windows(name, options, windows):
         torch.testing.assert_close(here.flatten(1, 2), whole(image.flatten(1, 2), (3, 4)))
 
 
+@pytest.mark.parametrize("name", ["softmax", "inline", "linear"])
+def test_heads_of_each_window_have_their_own_frequencies(name):
+    """Two windows that are the whole map are no windows."""
+    options = {"local": False, "rope": "all"}
+    mixer, whole = build(name, windows=(Window(None, None),) * 2, **options), build(name, **options)
+    whole.load_state_dict(mixer.state_dict())
+    x = torch.randn(2, 42, 8, dtype=torch.float64)
+    torch.testing.assert_close(mixer(x, (6, 7)), whole(x, (6, 7)), rtol=1e-10, atol=1e-10)
+
+
 @pytest.mark.parametrize("kernel", ["identity", "relu"])
 @pytest.mark.parametrize("rope", ["heads", "all"])
 @pytest.mark.parametrize(("grid", "tokens"), [((7, 5), 10), ((9,), 4), ((4, 2, 3), 6)])
@@ -174,7 +184,14 @@ def test_a_block_takes_a_large_image_in_bands(monkeypatch):
     assert len(calls) == 4
 
 
-@pytest.mark.parametrize(("name", "options"), [v for v in ROTARY if v.values[0] in ("inline", "softmax", "linear")])
+EXPORTED = ("inline-heads", "linear-all")
+"""In every run; the others only by `make slow`."""
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [pytest.param(*v.values, id=v.id, marks=[] if v.id in EXPORTED else pytest.mark.slow) for v in ROTARY],
+)
 def test_export_with_dynamic_batch_and_grid(name, options):
     model = OnImages(build(name, dtype=torch.float32, **options))
     batch, height, width = (torch.export.Dim(side, min=1, max=4096) for side in ("batch", "height", "width"))
@@ -186,7 +203,8 @@ def test_export_with_dynamic_batch_and_grid(name, options):
         torch.testing.assert_close(exported(image), model(image), rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["linear", pytest.param("inline", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["linear", "inline"])
 def test_compiled(name):
     check_compiled(name, {"rope": "heads", "local": True}, "aot_eager")
 
