@@ -12,19 +12,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import tyro
-from rich.box import SIMPLE_HEAD
-from rich.console import Console
-from rich.table import Table
 
 from ..lite.decode import first_line
 from ..lite.json_file import read_object
 from .arguments import prepare_folder
-from .train_report import TrainingReport, number
+from .linearize_report import print_dry_run, print_record, training_times
+from .train_report import TrainingReport
 
 if TYPE_CHECKING:
-    from ..training.linearize import LinearizeConfig
+    from ..data.sources import Source
+    from ..training.linearize_config import LinearizeConfig
     from ..training.linearize_task import Teacher
     from ..training.load_trained import Trained
+
+
+NOT_STORED = ("out", "resume", "json", "device", "workers", "dry_run")
+"""Options that may differ when it is resumed."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +50,12 @@ class Linearize:
     """Keep the windows of windowed attention, instead of attending over the whole map."""
     only: str | None = None
     """Swap attention of these names only: a regular expression, such as 'blocks.[0-5].attn'."""
+    keep: str | None = None
+    """Blocks that keep their attention: auto, how many ('2'), or which, counted from 1 ('3,7' or '3,') or by name."""
+    keep_images: int = 256
+    """Training images on which --keep measures how far the output is off with each block linear."""
+    keep_cost: int = 1024
+    """Side of the image for which --keep reports multiply-adds and time; 0: none."""
     data: str | None = None
     """Images: any source of `inline train`, or a folder of images without classes; unset: those of the teacher's run."""
     unlabelled: bool = False
@@ -67,6 +76,8 @@ class Linearize:
     """Folder for the result; unset: linear-NAME under runs/."""
     resume: bool = False
     """Go on with what is in --out."""
+    dry_run: bool = False
+    """Train and write nothing: print what would be swapped, the steps and, with --keep, what is measured and kept."""
     seed: int = 0
     """Seed of new parameters, order and augmentation."""
     skip_bad: bool = False
@@ -88,13 +99,16 @@ class Linearize:
         if int(os.environ.get("WORLD_SIZE", "1")) > 1:
             raise ValueError("inline linearize runs in one process: start it without torchrun")
         self._check()
-        out = self._folder()
+        out = Path() if self.dry_run and not self.resume else self._folder()
         options = self._read_options(out) if self.resume else self
         trained = options._teacher()
         config = options._config(trained, self)
         teacher = _as_teacher(trained)
-        check_config(teacher, config)
-        if not self.resume:
+        source = check_config(teacher, config)
+        if self.dry_run:
+            options._print_dry_run(teacher, config, source, self)
+            return
+        if not self.resume and self.keep is None:
             print(swap(deepcopy(teacher.model), **config.swap_options), file=sys.stderr)
         begin = (lambda: None) if self.resume else partial(options._write_options, out)
         report = TrainingReport(Phase.columns)
@@ -144,7 +158,7 @@ class Linearize:
     def _config(self, trained: "Trained", now: "Linearize") -> "LinearizeConfig":
         """What to do. `now` has the options of this call: where images are read from may differ from the first call."""
         from ..data.config import AugmentConfig
-        from ..training.linearize import LinearizeConfig
+        from ..training.linearize_config import LinearizeConfig
         from ..training.run_folder import RunFolder
 
         run = RunFolder(Path(self.model)).recipe() if self.model and Path(self.model).is_dir() else None
@@ -173,6 +187,9 @@ class Linearize:
             self.batch,
             self.seed,
             self.unlabelled,
+            self.keep,
+            self.keep_images,
+            self.keep_cost,
         )
 
     def _write_options(self, out: Path) -> None:
@@ -180,7 +197,7 @@ class Linearize:
         from ..training.checkpoint import write_atomically
 
         prepare_folder(out)
-        kept = {name: value for name, value in vars(self).items() if name not in ("out", "resume", "json", "device", "workers")}
+        kept = {name: value for name, value in vars(self).items() if name not in NOT_STORED}
         kept["model"], weights = _absolute(self.model), _absolute(self.weights)
         kept["weights"] = None if weights is None else str(weights)
         write_atomically(options_file(out), (json.dumps(kept, indent=1) + "\n").encode())
@@ -199,7 +216,7 @@ class Linearize:
         except (ValueError, KeyError, TypeError) as error:
             raise ValueError(f"{path} cannot be read: {first_line(error)}") from error
         usual = Linearize()
-        free = ("out", "resume", "json", "device", "workers", "data", "root", "skip_bad")
+        free = (*NOT_STORED, "data", "root", "skip_bad")
         changed = [
             f"--{name.replace('_', '-')} {getattr(self, name)}"
             for name in vars(usual)
@@ -210,14 +227,34 @@ class Linearize:
         return before
 
     def _print(self, record: dict[str, Any], out: Path, options: "Linearize") -> None:
-        from ..training.distillation import draw_layers
+        from ..training.linearize_plots import draw_kept, draw_layers
 
-        drawn = draw_layers(record, out / "layers.png")
+        drawn = [draw_layers(record, out / "layers.png")]
+        if "keep" in record:
+            drawn.append(draw_kept(record["keep"], out / "keep.png"))
         times = training_times(record, Path(options.model) if options.model else None)
         if self.json:
             print(json.dumps({**record, **times, "run": str(out)}, indent=1))
         else:
             print_record(record, times, out, drawn)
+
+    def _print_dry_run(self, teacher: "Teacher", config: "LinearizeConfig", source: "Source", now: "Linearize") -> None:
+        """Print what would be done. `now` has the options of this call."""
+        from ..models.swap import swap
+        from ..training.choose_blocks import choose_blocks
+        from ..training.linearize_config import PHASES
+        from ..training.linearize_task import Linearize as Phase
+
+        found: dict[str, Any] = {"steps": dict(zip(PHASES, config.phase_steps(len(source.train)), strict=True))}
+        if config.keep is not None:
+            with TrainingReport(Phase.columns) as report:
+                found["keep"] = choose_blocks(teacher, config, source, reporter=report, device=now.device)
+        options = found["keep"]["swap"] if "keep" in found else config.swap_options
+        report_of_swap = swap(deepcopy(teacher.model), **options)
+        if now.json:
+            print(json.dumps({**found, "swapped": report_of_swap.changed, "left": report_of_swap.left}, indent=1))
+        else:
+            print_dry_run(found, str(report_of_swap))
 
 
 def options_file(out: Path) -> Path:
@@ -237,50 +274,3 @@ def _as_teacher(trained: "Trained") -> "Teacher":
 
     classes = trained.classes if int(getattr(trained.model, "num_classes", 0)) else ()
     return Teacher(trained.model, trained.name, trained.arguments, classes)
-
-
-def training_times(record: dict[str, Any], teacher: Path | None) -> dict[str, Any]:
-    """Seconds of all phases; and their share of the seconds that the teacher's run records, if it does."""
-    seconds = sum(phase["seconds"] for phase in record["phases"])
-    path = None if teacher is None else teacher / "result.json"
-    if path is None or not path.is_file():
-        return {"seconds": seconds}
-    before = read_object(path).get("seconds")
-    if not isinstance(before, int | float) or before <= 0:
-        return {"seconds": seconds}
-    return {"seconds": seconds, "teacher_seconds": before, "share_of_teacher_seconds": seconds / before}
-
-
-def print_record(record: dict[str, Any], times: dict[str, Any], out: Path, drawn: Path) -> None:
-    """Print a row for the teacher, for the copy before it was trained, and for each phase."""
-    from ..training.distillation import PHASES
-
-    console = Console()
-    table = Table(box=SIMPLE_HEAD, padding=(0, 1))
-    table.add_column("validation")
-    columns = ["agreement %", "attention error", "steps", "seconds"]
-    if record["labelled"]:
-        columns.insert(0, "top-1 %")
-    for column in columns:
-        table.add_column(column, justify="right")
-    rows = [("teacher", record["teacher"]), (PHASES["swapped"].row, record["swapped"])]
-    rows += [(PHASES[phase["phase"]].row, phase) for phase in record["phases"]]
-    for name, found in rows:
-        top1 = [number(found["top1"])] if record["labelled"] else []
-        taken = [f"{found['steps']:,}", f"{found['seconds']:,.0f}"] if "steps" in found else ["", ""]
-        table.add_row(name, *top1, number(found["agreement"]), number(found["error"], 3), *taken)
-    console.print(table)
-    last = record["phases"][-1]
-    summary = []
-    if record["labelled"] and record["teacher"]["top1"]:
-        summary.append(f"{100 * last['top1'] / record['teacher']['top1']:.1f} % of the teacher's accuracy kept")
-    if "share_of_teacher_seconds" in times:
-        summary.append(f"in {100 * times['share_of_teacher_seconds']:.0f} % of the time that its training took")
-    if summary:
-        console.print(", ".join(summary), highlight=False, soft_wrap=True)
-    console.print(f"Written: {out}/best.safetensors, linearize.json, {drawn.name}", highlight=False, soft_wrap=True)
-    name = shlex.quote(str(out))
-    use = f"Next: inline eval {name}, inline predict IMAGES --model {name}, inline export {name}"
-    if not record["classes"]:
-        use = f"Use it: create {record['model']}, swap it with {record['swap']}, and load best.safetensors into it"
-    console.print(use, highlight=False, soft_wrap=True)

@@ -9,7 +9,6 @@ Shapes: images (B, C, H, W); tokens as the model has them.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -50,6 +49,8 @@ class AttentionPair(NamedTuple):
     """Of the attention."""
     teacher: nn.Module
     student: nn.Module
+    path: str
+    """Of both modules, in their models."""
 
 
 class Call(NamedTuple):
@@ -69,7 +70,7 @@ def pair_attention(teacher: nn.Module, student: nn.Module, names: Sequence[str])
     for name in names:
         parent = name.rpartition(".")[0]
         module = parent if parent and isinstance(student.get_submodule(parent), SwinBlock) else name
-        pairs.append(AttentionPair(name, teacher.get_submodule(module), student.get_submodule(module)))
+        pairs.append(AttentionPair(name, teacher.get_submodule(module), student.get_submodule(module), module))
     return pairs
 
 
@@ -135,21 +136,31 @@ def relative_error(output: Tensor, target: Tensor) -> Tensor:
     return (output.float() - target).square().mean() / variance.clamp(min=torch.finfo(torch.float32).tiny)
 
 
-def distillation_loss(teacher: nn.Module, student: nn.Module, images: Tensor, *, temperature: float = 2.0) -> Tensor:
-    """Kullback-Leibler divergence of the classes, or `relative_error` of the features for a model without classes."""
+def distillation_loss(teacher: nn.Module, student: nn.Module, images: Tensor) -> Tensor:
+    """`output_error` of the student."""
     with torch.no_grad():
         target = model_output(teacher, images)
-    output = model_output(student, images)
-    if not getattr(teacher, "num_classes", 1):
+    return output_error(teacher, model_output(student, images), target)
+
+
+def output_error(teacher: nn.Module, output: Tensor, target: Tensor, *, temperature: float = 2.0) -> Tensor:
+    """Kullback-Leibler divergence of the classes, or `relative_error` of the features for a model without classes."""
+    if target.ndim > 2 or not getattr(teacher, "num_classes", 1):
         return relative_error(output, target)
     log_shares, target_shares = ((logits.float() / temperature).log_softmax(-1) for logits in (output, target))
     return temperature**2 * F.kl_div(log_shares, target_shares, log_target=True, reduction="batchmean")
 
 
 def model_output(model: Any, images: Tensor) -> Tensor:
-    """Logits (B, classes), or the features of a model without classes (`num_classes` of 0), channels last."""
+    """Logits (B, classes), or the features of a model without classes (`num_classes` of 0), channels last.
+
+    Models of transformers give logits, or the last hidden state if they have none.
+    """
     if getattr(model, "num_classes", 1):
-        return model(images)
+        output = model(images)
+        if isinstance(output, Tensor):
+            return output
+        return output.logits if hasattr(output, "logits") else output.last_hidden_state
     features: Tensor = model.forward_features(images)
     return features.permute(0, 2, 3, 1) if features.ndim == 4 and getattr(model, "output_fmt", "NCHW") == "NCHW" else features
 
@@ -172,25 +183,3 @@ def set_trainable(teacher: nn.Module, student: nn.Module, names: Sequence[str], 
                 part = name.removeprefix(f"{prefix}.").partition(".")[0]
                 parameter.requires_grad_(phase == "all" or (part not in COMMON_PARTS and name not in before))
     return sum(parameter.numel() for parameter in student.parameters() if parameter.requires_grad)
-
-
-def draw_layers(record: dict[str, Any], path: Path) -> Path:
-    """Plot the error of every attention after the swap and after each phase, from `linearize.json`."""
-    from matplotlib.figure import Figure
-    from matplotlib.ticker import MaxNLocator
-
-    figure = Figure(figsize=(8, 4), layout="constrained")
-    axis = figure.subplots()
-    phases = {"swapped": record["swapped"], **{phase["phase"]: phase for phase in record["phases"]}}
-    for name, numbers in phases.items():
-        errors = list(numbers["layers"].values())
-        axis.plot(range(1, len(errors) + 1), errors, "-o", color=PHASES[name].colour, markersize=4, label=PHASES[name].label)
-    axis.axhline(1, color="#8a8f98", linewidth=0.8, linestyle="--")
-    axis.set_yscale("log")
-    axis.set(xlabel="attention, from first to last", ylabel="squared difference / variance of the teacher's")
-    axis.set_title(f"{record['model']}: attention against its teacher's, on the teacher's inputs", fontsize=11)
-    axis.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axis.grid(alpha=0.3)
-    axis.legend(fontsize=9)
-    figure.savefig(path, dpi=120)
-    return path

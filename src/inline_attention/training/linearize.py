@@ -6,100 +6,32 @@ run for each phase, and, when all are done, `best.safetensors` and `recipe.toml`
 
 import json
 import shutil
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
 from ..compat import separate_accelerate_state
-from ..data.config import AugmentConfig, DataConfig
 from ..data.loader import worker_count
 from ..data.sources import Source
 from ..deploy.verify import check_sizes
-from . import distillation
+from ..lite.json_file import read_object
 from .checkpoint import write_atomically
-from .config import ModelConfig, OptimConfig, Recipe, RunConfig, ScheduleConfig
+from .choose_blocks import choose_blocks, wanted_blocks
 from .distributed import make_accelerator
 from .engine import Reporter
 from .folder_lock import lock_folder
+from .kept_errors import StoppedError
+from .linearize_config import PHASES, LinearizeConfig
 from .linearize_task import Linearize, Teacher
-from .recipe import check, to_inline
+from .recipe import check
 from .run import run_training
 from .run_folder import DATA, RunFolder, upgrade_names
 from .task import evaluate_source
 
-PHASES = tuple(name for name in distillation.PHASES if name != "swapped")
-PHASE_SHARES = (0.02, 0.04, 0.94)
-"""Share of the steps of each phase: a short match and a long distillation kept the most accuracy."""
-BEFORE, RECORD = "before.json", "linearize.json"
-DERIVED_ARGUMENTS = ("num_classes", "in_chans", "img_size", "swap")
-"""Arguments of models that the recipe derives from the data, or that are not timm's."""
-
-
-@dataclass(frozen=True)
-class LinearizeConfig:
-    """What decides the result.
-
-    Args:
-        data, augment: which images, and how they are transformed.
-        swap_options: arguments of `swap`.
-        epochs: passes over the images, of all phases together.
-        steps: of each phase, in place of epochs; a phase without steps is left out.
-        rates: highest learning rate of each phase, at this batch.
-        batch: images per step.
-        seed: of new parameters, order and augmentation.
-        unlabelled: use all images below the folder, whatever folders they are in.
-    """
-
-    data: DataConfig
-    augment: AugmentConfig = field(default_factory=lambda: AugmentConfig(scale=(0.5, 1.0)))
-    swap_options: dict[str, Any] = field(default_factory=lambda: {"mixer": "inline"})
-    epochs: float = 2.5
-    steps: tuple[int, int, int] | None = None
-    rates: tuple[float, float, float] = (1e-3, 1e-3, 5e-4)
-    batch: int = 64
-    seed: int = 0
-    unlabelled: bool = False
-
-    def phase_steps(self, images: int) -> tuple[int, ...]:
-        """Steps of each phase."""
-        if self.steps is not None:
-            return self.steps
-        total = self.epochs * images / self.batch
-        return tuple(max(1, round(share * total)) for share in PHASE_SHARES)
-
-    def task(self, teacher: Teacher, phase: str, steps: int, weights: Path | None = None) -> Linearize:
-        """One phase."""
-        return Linearize(
-            self._recipe(teacher, phase, steps, weights), teacher, self.swap_options, phase, unlabelled=self.unlabelled
-        )
-
-    def _recipe(self, teacher: Teacher, phase: str, steps: int, weights: Path | None) -> Recipe:
-        rate = self.rates[PHASES.index(phase)]
-        arguments = {name: value for name, value in teacher.arguments.items() if name not in DERIVED_ARGUMENTS}
-        return Recipe(
-            model=ModelConfig(
-                name=teacher.name,
-                args=to_inline(arguments),
-                swap=to_inline(self.swap_options),
-                weights=None if weights is None else str(weights),
-            ),
-            data=self.data,
-            augment=self.augment,
-            optim=OptimConfig(
-                batch=self.batch,
-                rate_batch=self.batch,
-                lr=rate,
-                warmup_lr=rate / 100,
-                min_lr=rate / 50,
-                weight_decay=0.05 if phase == "distil" else 0.0,
-                clip=1.0,
-            ),
-            schedule=ScheduleConfig(steps=steps, warmup=0, warmup_steps=steps // 20),
-            run=RunConfig(seed=self.seed, log=20, save=200, evaluate=1_000_000),  # once, at the end
-        )
+KEEP, BEFORE, RECORD = "keep.json", "before.json", "linearize.json"
 
 
 def linearize(
@@ -143,6 +75,13 @@ def _linearize(
     where: str,
 ) -> dict[str, Any] | None:
     lengths = config.phase_steps(len(source.train))
+    kept: dict[str, Any] = {}
+    if config.keep is not None:
+        try:
+            kept = {"keep": _stored_choice(teacher, config, source, out, reporter, stop, where)}
+        except StoppedError:
+            return None
+        config = replace(config, swap_options=kept["keep"]["swap"])
     before = _score_before(config.task(teacher, PHASES[0], 1), source, out, reporter, where)
     phases = []
     weights: Path | None = None
@@ -179,6 +118,7 @@ def _linearize(
         },
         "classes": len(teacher.classes),
         "labelled": source.labelled,
+        **kept,
         **before,
         "phases": phases,
     }
@@ -203,6 +143,10 @@ def check_config(teacher: Teacher, config: LinearizeConfig) -> Source:
     """Raise, before anything is written, for what would fail later; return the images."""
     teacher.model.eval().requires_grad_(False)
     check(config.task(teacher, PHASES[0], 1).recipe)
+    if config.keep is not None:
+        wanted_blocks(teacher, config)
+    if config.keep_images < 1 or config.keep_cost < 0:
+        raise ValueError(f"keep_images must be positive, keep_cost not negative, got {config.keep_images}, {config.keep_cost}")
     check_sizes(teacher.model, config.data.channels, [config.data.size])
     source = config.task(teacher, PHASES[0], 1).open()
     if len(source.train) < config.batch:
@@ -214,17 +158,40 @@ def check_config(teacher: Teacher, config: LinearizeConfig) -> Source:
     return source
 
 
+def _stored_choice(
+    teacher: Teacher,
+    config: LinearizeConfig,
+    source: Source,
+    out: Path,
+    reporter: Reporter,
+    stop: Callable[[], bool],
+    device: str,
+) -> dict[str, Any]:
+    """The record of `choose_blocks`; computed once, and stored."""
+    path = out / KEEP
+    identity = {"images": source.fingerprint(), "teacher": teacher.digest(), "keep": config.keep}
+    if path.is_file():
+        return _begun_with(identity, read_object(path), out)
+    found = choose_blocks(teacher, config, source, reporter=reporter, stop=stop, device=device)
+    RunFolder(out).write(KEEP, json.dumps({**found, "begun_with": identity}, indent=1) + "\n")
+    return found
+
+
+def _begun_with(identity: Mapping[str, Any], stored: dict[str, Any], out: Path) -> dict[str, Any]:
+    """What was stored with an identity that must be the same now."""
+    for what, was in upgrade_names(stored.pop("begun_with")).items():
+        if was != identity[what]:
+            raise ValueError(f"{out} was begun with other weights or images ({what}): begin anew in another folder")
+    return stored
+
+
 @separate_accelerate_state()
 def _score_before(task: Linearize, source: Source, out: Path, reporter: Reporter, device: str) -> dict[str, Any]:
     """Scores of the teacher and of the untrained student; computed once, and stored."""
     path = out / BEFORE
     identity = {"images": source.fingerprint(), "teacher": task.teacher.digest()}
     if path.is_file():
-        kept = dict(json.loads(path.read_text()))
-        for what, was in upgrade_names(kept.pop("begun_with")).items():
-            if was != identity[what]:
-                raise ValueError(f"{out} was begun with other weights or images ({what}): begin anew in another folder")
-        return kept
+        return _begun_with(identity, dict(json.loads(path.read_text())), out)
     accelerator = make_accelerator(task.recipe.run, device)
     workers = worker_count(task.recipe.data.workers, 1, len(source.val))
     found = {}
