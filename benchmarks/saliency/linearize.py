@@ -6,7 +6,8 @@
 The teacher is the network of `model.py`. The student is a copy whose backbone has InLine attention. It is distilled from the
 teacher's features on the images of the official trainval list, without their classes and trimaps; the head is not changed.
 Scores are measured on the official test list. An interrupted run is resumed. `--measure` only measures. Results go to the
-folder of the run or, with `--store`, to benchmarks/results/saliency.json, .md and .png.
+folder of the run or, with `--store`, to benchmarks/results/saliency.json, .md and .png; with `--keep`, which leaves some
+blocks of the student softmax as `inline linearize --keep` does, to saliency_keep.*.
 """
 
 import argparse
@@ -20,7 +21,6 @@ from time import perf_counter
 from typing import Any
 
 import torch
-from inline_attention.deploy.distillation import draw_layers
 from matplotlib.figure import Figure
 from model import MEAN, SIDE, STD, SaliencyViT, installed_file, load_saliency
 from pets import Pets, pet_names
@@ -32,10 +32,15 @@ from torch.utils.data import DataLoader
 from inline_attention import swap
 from inline_attention.cli.train_report import TrainingReport
 from inline_attention.data.config import AugmentConfig, DataConfig
-from inline_attention.training.linearize import Linearize, LinearizeConfig, Teacher, linearize
+from inline_attention.training.linearize import linearize
+from inline_attention.training.linearize_config import LinearizeConfig
+from inline_attention.training.linearize_plots import draw_kept, draw_layers
+from inline_attention.training.linearize_task import Linearize, Teacher
 
 NAME = "vit_small_patch14_dinov2"
 RESULTS = Path(__file__).parents[1] / "results"
+MEASURED = {"keep_images": 64, "keep_cost": 73 * 14}
+"""For `keep`: few images, whose every pixel counts; and a side that patches of 14 divide."""
 
 
 def teach(teacher: SaliencyViT, pets: Path, out: Path, lesson: Callable[[DataConfig], LinearizeConfig]) -> dict[str, Any]:
@@ -56,13 +61,13 @@ def teach(teacher: SaliencyViT, pets: Path, out: Path, lesson: Callable[[DataCon
     return record
 
 
-def students(file: Path, out: Path, side: int) -> dict[str, SaliencyViT]:
+def students(file: Path, out: Path, side: int, swap_options: dict[str, Any]) -> dict[str, SaliencyViT]:
     """The teacher, the student with swapped attention only, and the linearized student; positions for images of `side`."""
     found = {"softmax teacher": load_saliency(file, side)}
     torch.manual_seed(0)
     for name, weights in (("swap only", None), ("linearized", out / "best.safetensors")):
         model = load_saliency(file, side)
-        swap(model.backbone, "inline")
+        swap(model.backbone, **swap_options)
         if weights is not None:
             learned = {key: value for key, value in load_file(weights).items() if key != "pos_embed" or side == SIDE}
             model.backbone.load_state_dict(learned, strict=side == SIDE)
@@ -151,6 +156,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, nargs=3, default=(20, 150, 150), help="training steps of each phase")
     parser.add_argument("--rates", type=float, nargs=3, default=(1e-3, 3e-4, 1e-4), help="learning rate of each phase")
     parser.add_argument("--batch", type=int, default=8)
+    parser.add_argument("--keep", help="blocks that stay softmax, as for inline linearize")
     parser.add_argument("--teach", action="store_true", help="distil only")
     parser.add_argument("--measure", action="store_true", help="measure only")
     parser.add_argument("--store", action="store_true", help="write benchmarks/results/saliency.*")
@@ -165,13 +171,17 @@ def main() -> None:
             load_saliency(file),
             args.pets,
             args.out,
-            lambda data: LinearizeConfig(data, augment=augment, steps=steps, rates=rates, batch=args.batch),
+            lambda data: LinearizeConfig(
+                data, augment=augment, steps=steps, rates=rates, batch=args.batch, keep=args.keep, **MEASURED
+            ),
         )
         draw_layers(record, args.out / "layers.png")
+        if args.keep:
+            draw_kept(record["keep"], args.out / "keep.png")
     if args.teach:
         return
     record = json.loads((args.out / "linearize.json").read_text())
-    at_224, at_518 = students(file, args.out, 224), students(file, args.out, 518)
+    at_224, at_518 = (students(file, args.out, side, record["swap"]) for side in (224, 518))
     found = {
         "about": f"InLine attention in place of softmax, distilled by `{Path(sys.argv[0]).name}` without labels; "
         f"{sum(phase['seconds'] for phase in record['phases']) / 60:.0f} minutes, "
@@ -182,7 +192,7 @@ def main() -> None:
         "machine": f"{torch.get_num_threads()} threads of {platform.processor() or platform.machine()}, "
         f"torch {version('torch')}, timm {version('timm')}, float32",
     }
-    target = RESULTS / "saliency" if args.store else args.out / "saliency"
+    target = (RESULTS if args.store else args.out) / ("saliency_keep" if args.keep else "saliency")
     target.with_suffix(".json").write_text(json.dumps(found, indent=1) + "\n")
     target.with_suffix(".md").write_text(markdown(found))
     draw(at_224, args.pets, target.with_suffix(".png"))

@@ -105,12 +105,12 @@ def choose_kept(
     alone = errors([set(swapped) - {name} for name in swapped])
     ranked = [name for _, name in sorted(zip(alone, swapped, strict=True), key=lambda pair: -pair[0])]
     longest = min(len(swapped), max(CURVE, keep.count or 0))
-    *curve, chosen = errors([*(set(ranked[:count]) for count in range(longest + 1)), set(keep.names)])
+    curve = errors([set(ranked[:count]) for count in range(longest + 1)])
     count = number_kept(curve, len(swapped)) if keep.count is None else keep.count
     kept = set(keep.names or ranked[:count])
     return {
         "kept": [name for name in swapped if name in kept],
-        "error": chosen if keep.names else curve[count],
+        "error": errors([kept])[0] if keep.names else curve[count],
         "blocks": [
             {"block": names.index(name) + 1, "name": name, "error": error, "kept": name in kept}
             for name, error in zip(swapped, alone, strict=True)
