@@ -10,6 +10,7 @@ from dataclasses import replace
 from io import StringIO
 
 import pytest
+import timm
 import torch
 from safetensors.torch import load_file
 
@@ -17,10 +18,13 @@ from inline_attention.cli.main import main
 from inline_attention.data.config import DataConfig
 from inline_attention.layers import InLineAttention, SoftmaxAttention
 from inline_attention.training.folder_lock import lock_folder
-from inline_attention.training.linearize import LinearizeConfig
-from inline_attention.training.load_trained import load_trained
+from inline_attention.training.linearize import linearize
+from inline_attention.training.linearize_config import LinearizeConfig
+from inline_attention.training.linearize_task import Teacher
+from inline_attention.training.load_trained import load_trained, metadata_of
+from inline_attention.training.model_factory import make_model
 
-from .small import command, environment, small_recipe, write_images, write_recipe
+from .small import RecordingReporter, command, environment, never, small_recipe, write_images, write_recipe
 
 STEPS = ("--steps", "4", "4", "6", "--batch", "8", "--device", "cpu", "--workers", "1")
 
@@ -120,6 +124,91 @@ def test_killed_and_resumed_it_is_the_same(teacher, linear):
     assert all(torch.equal(again[name], value) for name, value in tensors.items())
 
 
+KEEP = ("--keep", "1", "--keep-images", "20", "--keep-cost", "32")
+
+
+@pytest.fixture(scope="module")
+def kept(teacher):
+    out, printed = teacher / "kept", StringIO()
+    with redirect_stdout(printed):
+        main(["linearize", str(teacher / "run"), *STEPS, *KEEP, "--out", str(out)])
+    return out, printed.getvalue()
+
+
+def test_a_kept_block_is_softmax_and_learns_in_the_last_phase_only(teacher, kept):
+    out, printed = kept
+    keep = json.loads((out / "linearize.json").read_text())["keep"]
+    assert (len(keep["kept"]), keep["images"], keep["match_steps"]) == (1, 16, 4)
+    errors = {row["name"]: row["error"] for row in keep["blocks"]}
+    assert keep["kept"] == [max(errors, key=errors.get)]
+    assert keep["error"] == keep["curve"][1] == min(errors.values())
+    assert keep["curve"][2] == pytest.approx(0, abs=1e-9)
+    cost = keep["cost"]["models"]
+    assert cost["linear"]["flops"] < cost["kept"]["flops"] < cost["teacher"]["flops"]
+    found = load_trained(str(out)).model
+    name = keep["kept"][0]
+    (other,) = set(errors) - {name}
+    assert (type(found.get_submodule(name)), type(found.get_submodule(other))) == (SoftmaxAttention, InLineAttention)
+    original = load_file(teacher / "run" / "best.safetensors")
+    second, third = (load_file(out / phase / "best.safetensors") for phase in ("2-all", "3-distil"))
+    own = [key for key in original if key.startswith(f"{name}.")]
+    assert own
+    assert all(torch.equal(second[key], original[key]) for key in own)
+    assert not any(torch.equal(third[key], original[key]) for key in own if key.endswith("q.weight"))
+    assert "Kept: block" in printed
+    assert all((out / figure).stat().st_size > 10_000 for figure in ("keep.png", "layers.png"))
+
+
+@pytest.mark.parametrize(("steps", "kept_is_known"), [pytest.param(1, False, marks=pytest.mark.slow), (18, True)])
+def test_stopped_while_blocks_are_measured_or_later_it_resumes_to_the_same(teacher, kept, steps, kept_is_known, monkeypatch):
+    whole, _ = kept
+    out = teacher / f"kept-{steps}"
+    with monkeypatch.context() as patch:
+        patch.setattr("inline_attention.cli.train.stop_signals", lambda: nullcontext(After(steps)))
+        with pytest.raises(SystemExit) as stop:
+            main(["linearize", str(teacher / "run"), *STEPS, *KEEP, "--out", str(out)])
+    assert stop.value.code == 130
+    assert (out / "keep.json").is_file() == kept_is_known
+    main(["linearize", "--out", str(out), "--resume", "--device", "cpu"])
+    one, other = (json.loads((folder / "linearize.json").read_text()) for folder in (whole, out))
+    for record in (one, other):
+        record["keep"].pop("cost")
+        for phase in record["phases"]:
+            phase.pop("seconds")
+    assert one == other
+    tensors, again = load_file(whole / "best.safetensors"), load_file(out / "best.safetensors")
+    assert all(torch.equal(again[name], value) for name, value in tensors.items())
+
+
+def test_a_dry_run_measures_and_writes_nothing(teacher, kept, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    main(["linearize", str(teacher / "run"), *STEPS, *KEEP, "--dry-run", "--json"])
+    found = json.loads(capsys.readouterr().out)
+    recorded = json.loads((kept[0] / "linearize.json").read_text())["keep"]
+    assert {**found["keep"], "cost": None} == {**recorded, "cost": None}
+    assert found["steps"] == {"new": 4, "all": 4, "distil": 6}
+    assert list(found["left"]) == recorded["kept"]
+    main(["linearize", str(teacher / "run"), *STEPS, "--dry-run"])
+    assert "2 swapped, 0 left" in capsys.readouterr().out
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_timm_model_without_classes_keeps_blocks_by_its_features(teacher, tmp_path):
+    name, arguments = "vit_tiny_patch16_224", {"img_size": 16, "patch_size": 4, "embed_dim": 16, "depth": 3, "num_heads": 2}
+    arguments |= {"num_classes": 0}
+    original = Teacher(timm.create_model(name, **arguments).eval(), name, arguments, ())
+    data = DataConfig(source=str(teacher / "data"), size=(16, 16), workers=0)
+    config = LinearizeConfig(data, steps=(2, 2, 2), batch=8, unlabelled=True, keep="auto", keep_images=8)
+    record = linearize(original, config, tmp_path / "out", reporter=RecordingReporter(), stop=never, device="cpu")
+    (block,) = record["keep"]["kept"]
+    metadata = metadata_of(tmp_path / "out" / "best.safetensors")
+    student = make_model(metadata["model"], metadata["arguments"])
+    student.load_state_dict(load_file(tmp_path / "out" / "best.safetensors"))
+    swapped = {f"blocks.{i}.attn" for i in range(3) if type(student.blocks[i].attn) is not type(original.model.blocks[0].attn)}
+    assert swapped == {f"blocks.{i}.attn" for i in range(3)} - {block}
+    assert record["keep"]["cost"]["models"]["teacher"]["reason"].startswith("it does not take images of 1024 x 1024: ")
+
+
 class After:
     """A stop that is requested after so many steps."""
 
@@ -176,6 +265,10 @@ def test_images_without_classes(teacher, capsys):
         (["RUN", "--batch", "1000"], "do not fill a batch of 1000"),
         (["RUN", "--size", "4", "4"], "does not take images of 4 x 4"),
         (["RUN", "--weights", "RUN"], "leave out one of the two"),
+        (["RUN", "--keep", "2"], "keep '2': 2 of 2 blocks, which leaves none to be linear: keep fewer than 2"),
+        (["RUN", "--keep", "3,"], "keep '3,': there is no block 3, blocks are counted from 1 to 2"),
+        (["RUN", "--keep", "1,", "--only", r"stages\.0\.blocks\.1\.mixer"], "is not among those to swap"),
+        (["RUN", "--keep", "1", "--keep-images", "0"], "keep_images must be positive"),
         (["--resume"], "--resume needs --out"),
     ],
 )
@@ -189,6 +282,7 @@ def test_bad_input_is_reported_in_one_line(teacher, words, said, tmp_path, capsy
 def test_a_folder_is_not_overwritten_and_keeps_its_options(teacher, linear, capsys):
     out, _ = linear
     assert "holds a run" in refused(capsys, str(teacher / "run"), *STEPS, "--out", str(out))
+    assert "--keep 1" in refused(capsys, "--out", str(out), "--resume", "--keep", "1")
     assert "--mixer linear" in refused(capsys, "--out", str(out), "--resume", "--mixer", "linear")
     assert "nothing" in refused(capsys, "nothing", "--out", str(out), "--resume")
     assert "other weights or images" in refused(capsys, "--out", str(out), "--resume", "--data", str(teacher / "flat"))

@@ -87,7 +87,7 @@ def print_kept(keep: Mapping[str, Any], console: Console) -> None:
         table.add_column(title, justify="right")
     table.add_column("")
     for name, row in keep["cost"]["models"].items():
-        flops = "" if row["flops"] is None else f"{row['flops'] / 1e9:,.1f}"
+        flops = "" if row["flops"] is None else f"{row['flops'] / 1e9:,.3f}"
         seconds = "" if row["seconds"] is None else f"{row['seconds']:,.3f}"
         table.add_row(name, flops, seconds, row.get("reason", ""))
     console.print(table)

@@ -23,7 +23,6 @@ def costs(models: Mapping[str, nn.Module], side: int, channels: int, device: tor
     next will take.
     """
     found: dict[str, dict[str, Any]] = {}
-    image = torch.randn(1, channels, side, side, device=device)
     speed = 0.0
     for name, model in models.items():
         row: dict[str, Any] = {"flops": None, "seconds": None}
@@ -33,7 +32,7 @@ def costs(models: Mapping[str, nn.Module], side: int, channels: int, device: tor
             if expected > LONGEST:
                 row["reason"] = f"not timed: it would take about {expected:,.0f} s"
             else:
-                row["seconds"] = _seconds(model, image)
+                row["seconds"] = _seconds(model, torch.randn(1, channels, side, side, device=device))
                 speed = max(speed, row["flops"] / row["seconds"])
         except (ValueError, TypeError, IndexError, RuntimeError, AssertionError, MemoryError) as error:
             row["reason"] = f"it does not take images of {side} x {side}: {first_line(error)}"
