@@ -4,7 +4,7 @@
     python benchmarks/linearize_keep.py store --teacher runs/softmax --out runs/keep
 
 `run` does one run after the other, leaves out what is done, resumes what was begun, and may be started again at any time.
-`store` writes benchmarks/results/linearize_keep.json and the table of docs/linearize.md from the runs that are done.
+`store` writes benchmarks/results/linearize_keep.json and .png and a part of docs/linearize.md from the runs that are done.
 
 Random choices of k blocks: `random.Random(seed).sample` draws from all blocks until the draw is neither the automatic choice
 of k nor the draw of an earlier seed; seeds 0, 1 and 2. All runs have the same length, except for those named "full".
@@ -18,6 +18,8 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from inline_attention.training.linearize_plots import draw_kept
 
 ROOT = Path(__file__).parents[1]
 RECORD, PAGE = ROOT / "benchmarks" / "results" / "linearize_keep.json", ROOT / "docs" / "linearize.md"
@@ -107,9 +109,10 @@ def collect(teacher: Path, folder: Path) -> dict[str, Any]:
     return {"teacher_run": {key: result[key] for key in ("top1", "step", "seconds")}, "runs": rows}
 
 
-def table(found: dict[str, Any]) -> str:
-    """The table of the page."""
-    lines = ["| blocks kept | chosen | epochs | swap only, % | distilled, % | agreement % | of the teacher's accuracy, % |"]
+def page_part(found: dict[str, Any]) -> str:
+    """The part of the page: a sentence, the table, the figure."""
+    titles = ("blocks kept", "chosen", "epochs", "swap only, %", "distilled, %", "agreement %", "% of the teacher's accuracy")
+    lines = [about(found), "", f"| {' | '.join(titles)} |"]
     lines.append("| --- | --- | ---: | ---: | ---: | ---: | ---: |")
     for row in found["runs"]:
         how = "" if not row["kept"] else "automatically" if "seed" not in row else f"at random, seed {row['seed']}"
@@ -117,7 +120,18 @@ def table(found: dict[str, Any]) -> str:
         cells = [", ".join(map(str, row["blocks"])) or "none", how, f"{row['epochs']:g}", *(f"{n:.2f}" for n in numbers)]
         share = f"{100 * row['top1'] / row['teacher']:.1f}"
         lines.append(f"| {' | '.join([*cells, share])} |")
-    return "\n".join(lines) + "\n"
+    picture = '<img src="../benchmarks/results/linearize_keep.png" width="700" alt="Output error by block, and by blocks kept">'
+    return "\n".join([*lines, "", picture]) + "\n"
+
+
+def about(found: dict[str, Any]) -> str:
+    """The sentence above the table."""
+    teacher = found["teacher_run"]
+    return (
+        f"The same with blocks kept, from another teacher of the same recipe ({teacher['top1']:.2f} %), on busy cores; "
+        "random choices are neither the automatic one nor each other ([`benchmarks/linearize_keep.py`]"
+        "(../benchmarks/linearize_keep.py), [the record](../benchmarks/results/linearize_keep.json)):"
+    )
 
 
 def main() -> None:
@@ -135,10 +149,14 @@ def main() -> None:
                 train(run, args.teacher, args.data, args.out)
         return
     found = collect(args.teacher, args.out)
+    if not found["runs"]:
+        sys.exit(f"no run in {args.out} is done")
+    if keep := next((row["keep"] for row in found["runs"] if row["keep"]), None):
+        draw_kept(keep, RECORD.with_suffix(".png"))
     RECORD.write_text(json.dumps(found, indent=1) + "\n")
     mark = r"(<!-- linearize_keep -->\n).*?(<!-- /linearize_keep -->)"
-    PAGE.write_text(re.sub(mark, lambda match: match[1] + table(found) + match[2], PAGE.read_text(), flags=re.DOTALL))
-    print(table(found))
+    PAGE.write_text(re.sub(mark, lambda match: match[1] + page_part(found) + match[2], PAGE.read_text(), flags=re.DOTALL))
+    print(page_part(found))
 
 
 if __name__ == "__main__":

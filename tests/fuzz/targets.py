@@ -58,6 +58,7 @@ OPTIONS = (
     "train --recipe seeds/recipe.toml --dry-run --data {}",
     "train --dry-run --recipe {}",
     "linearize seeds/softmax --batch 2 --device cpu --out out/l --epochs {}",
+    "linearize seeds/softmax --batch 2 --device cpu --dry-run --keep-cost 0 --keep {}",
     "analyze maps seeds/run --data seeds/classes --count 1 --out out --image {}",
     "analyze confusion seeds/run --count 1 --out out --tolerance {}",
     "analyze rank seeds/run --out out --count {}",

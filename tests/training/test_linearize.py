@@ -180,6 +180,12 @@ def test_stopped_while_blocks_are_measured_or_later_it_resumes_to_the_same(teach
     assert all(torch.equal(again[name], value) for name, value in tensors.items())
 
 
+def test_a_damaged_choice_is_named(kept, tmp_path, capsys):
+    shutil.copytree(kept[0], tmp_path / "out")
+    (tmp_path / "out" / "keep.json").write_text("{}")
+    assert "keep.json holds no choice of blocks: remove it" in refused(capsys, "--resume", "--out", str(tmp_path / "out"))
+
+
 def test_a_dry_run_measures_and_writes_nothing(teacher, kept, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     main(["linearize", str(teacher / "run"), *STEPS, *KEEP, "--dry-run", "--json"])

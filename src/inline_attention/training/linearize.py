@@ -171,7 +171,10 @@ def _stored_choice(
     path = out / KEEP
     identity = {"images": source.fingerprint(), "teacher": teacher.digest(), "keep": config.keep}
     if path.is_file():
-        return _begun_with(identity, read_object(path), out)
+        stored = read_object(path)
+        if not all(isinstance(stored.get(part), dict) for part in ("swap", "begun_with")):
+            raise ValueError(f"{path} holds no choice of blocks: remove it, and the choice is made again")
+        return _begun_with(identity, stored, out)
     found = choose_blocks(teacher, config, source, reporter=reporter, stop=stop, device=device)
     RunFolder(out).write(KEEP, json.dumps({**found, "begun_with": identity}, indent=1) + "\n")
     return found
@@ -180,7 +183,7 @@ def _stored_choice(
 def _begun_with(identity: Mapping[str, Any], stored: dict[str, Any], out: Path) -> dict[str, Any]:
     """What was stored with an identity that must be the same now."""
     for what, was in upgrade_names(stored.pop("begun_with")).items():
-        if was != identity[what]:
+        if was != identity.get(what):
             raise ValueError(f"{out} was begun with other weights or images ({what}): begin anew in another folder")
     return stored
 
