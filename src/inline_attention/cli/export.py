@@ -36,12 +36,12 @@ class Export:
     """A run's folder, a file of weights (ours or the authors'), or a model's name: untrained unless --weights is given."""
     weights: Path | None = None
     """File of weights for a model that is given by name."""
-    format: Literal["onnx", "torch-export", "aoti", "hub"] = "onnx"
-    """ONNX, torch's own graph, a library compiled for this kind of machine, or a folder that timm loads."""
+    format: Literal["onnx", "openvino", "torch-export", "aoti", "hub"] = "onnx"
+    """ONNX, OpenVINO's IR, torch's own graph, a library compiled for this kind of machine, or a folder that timm loads."""
     out: Path | None = None
-    """The file, .onnx or .pt2, or the folder; unset: named after the model, here."""
-    precision: Literal["fp32", "fp16", "int8"] = "fp32"
-    """Precision of the file's numbers; int8 is for ONNX."""
+    """The file, .onnx, .xml or .pt2, or the folder; unset: named after the model, here."""
+    precision: Literal["fp32", "fp16", "bf16", "int8"] = "fp32"
+    """Precision of the file's numbers; int8 is for ONNX and OpenVINO, bf16 for OpenVINO."""
     data: str | None = None
     """Images to compare accuracy on: any source of `inline train`, or a folder; unset: those of a run, if not in fp32."""
     root: str | None = None
@@ -82,7 +82,7 @@ class Export:
         suffix = FORMATS[self.format].suffix
         low = ("" if self.precision == "fp32" else f"-{self.precision}") + ("-aoti" if self.format == "aoti" else "")
         out = self.out or Path(f"{trained.name}{low}{suffix}")
-        sizes = [_size(text) for text in self.sizes] or sizes_like(trained)
+        sizes = [_size(text) for text in self.sizes] or sizes_like(trained, odd=self.format == "openvino")
         prepare_folder(out.parent)
         with stages(Console(stderr=True)) as say:
             found = export(
@@ -176,8 +176,8 @@ class Export:
             print(f"The classes of {accuracy['data']} are not the model's: only their agreement can be measured.")
         if accuracy is None and self.precision != "fp32":
             print(f"The effect of {self.precision} on accuracy was not measured: --data DIR measures it.")
-        if self.format == "onnx":
-            print(f"Use it: inline predict --onnx {shlex.quote(str(out))} IMAGES")
+        if self.format in ("onnx", "openvino"):
+            print(f"Use it: inline predict --{self.format} {shlex.quote(str(out))} IMAGES")
         else:
             print(f"Load it: {FORMATS[self.format].load.format(path=str(out))}")
 
@@ -200,13 +200,17 @@ def facts_of(trained: "Trained") -> dict[str, Any]:
     }
 
 
-def sizes_like(trained: "Trained") -> list[tuple[int, int]]:
-    """The model's own size, a larger rectangle and a smaller one; for 224 x 224 also 256 x 320 and 160 x 96."""
+def sizes_like(trained: "Trained", *, odd: bool = False) -> list[tuple[int, int]]:
+    """The model's own size, a larger rectangle and a smaller one; for 224 x 224 also 256 x 320 and 160 x 96.
+
+    With `odd` two more, whose sides are odd: 101 x 67 and 137 x 251.
+    """
+    from ..deploy.verify import ODD_SIZES, SIZES
     from ..models.backbone import SMALLEST, Backbone
 
     height, width = trained.data.size
     least = max(SMALLEST, 2 * trained.model.patch_size) if isinstance(trained.model, Backbone) else min(height, width, 32)
-    shares = ((1, 1), (8 / 7, 10 / 7), (5 / 7, 3 / 7))
+    shares = [(tall / 224, wide / 224) for tall, wide in (SIZES + ODD_SIZES if odd else SIZES)]
     sizes = [(max(least, round(tall * height)), max(least, round(wide * width))) for tall, wide in shares]
     return list(dict.fromkeys(sizes))
 

@@ -12,6 +12,7 @@ import torch
 from torch.export import ExportedProgram
 
 from ..lite.decode import first_line
+from .resampling import pooling_as_products
 
 INPUT, OUTPUT = "images", "logits"
 DYNAMIC_SIDES = ("batch", "height", "width")
@@ -28,7 +29,12 @@ def write_onnx(program: ExportedProgram, path: Path) -> None:
     try:
         with _quiet():
             translated = torch.onnx.export(
-                program, dynamo=True, input_names=[INPUT], output_names=[OUTPUT], verbose=False, optimize=False
+                pooling_as_products(program),
+                dynamo=True,
+                input_names=[INPUT],
+                output_names=[OUTPUT],
+                verbose=False,
+                optimize=False,
             )
             graph = _simplify(translated.model) if translated is not None else None
     except Exception as error:  # torch.onnx raises many kinds
