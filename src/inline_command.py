@@ -64,8 +64,11 @@ COMMANDS: dict[str, Command | Group] = {
     "explore": Command("explore", "Explore", "show attention in the browser"),
     "reproduce": Command("reproduce", "Reproduce", "measure the paper's claims on small models"),
 }
-ONNX = Command("predict_onnx", "PredictOnnx", "classify images by an ONNX file, without torch")
-"""`inline predict --onnx FILE`. It has a module of its own, because it runs where neither torch nor tyro is installed."""
+EXPORTED = {
+    "--onnx": Command("predict_exported", "PredictOnnx", "classify or segment images by an ONNX file, without torch"),
+    "--openvino": Command("predict_exported", "PredictOpenVino", "the same by OpenVINO's IR"),
+}
+"""`inline predict` with these options. They have their own module, which runs where neither torch nor tyro is installed."""
 
 
 def quick_answer(words: list[str]) -> str | None:
@@ -88,8 +91,9 @@ def pick(words: list[str]) -> tuple[str, Command, list[str]]:
         if len(words) == 1:
             raise ValueError(f"inline {words[0]} needs one of: {', '.join(found.commands)}")
         return f"{words[0]} {words[1]}", _find(words[1], found.commands, f"inline {words[0]}"), words[2:]
-    if words[0] == "predict" and any(word.partition("=")[0] == "--onnx" for word in words):
-        found = ONNX
+    given = [option for word in words if (option := word.partition("=")[0]) in EXPORTED]
+    if words[0] == "predict" and given:
+        found = EXPORTED[given[0]]
     return words[0], found, words[1:]
 
 
@@ -109,11 +113,11 @@ def _table(usage: str, summary: str, commands: Mapping[str, Command | Group]) ->
 
 
 def _needs_torch(words: list[str]) -> bool:
-    """Whether a command will run that computes with torch; help, wrong commands and `predict --onnx` do not."""
+    """Whether a command will run that computes with torch; help, wrong commands and exported files do not."""
     if quick_answer(words) is not None or any(word in HELP for word in words):
         return False
     try:
-        return pick(words)[1] is not ONNX
+        return pick(words)[1] not in EXPORTED.values()
     except ValueError:
         return False
 

@@ -110,7 +110,8 @@ def test_a_file_that_differs_leaves_the_one_before_it(trained, tmp_path, capsys,
     """How files are compared does not hang on what is in them, so these hold nothing."""
     model = load_trained(str(trained / "run")).model
     form = exporting.FORMATS["torch-export"]._replace(
-        write=lambda program, path, precision: path.write_text("nothing"), open=lambda path, precision: lambda images: model(images) + 1e-3
+        write=lambda program, path, precision: path.write_text("nothing"),
+        open=lambda path, precision: lambda images: model(images) + 1e-3,
     )
     monkeypatch.setattr(exporting, "export_graph", lambda model, channels: None)
     monkeypatch.setitem(exporting.FORMATS, "torch-export", form)
@@ -250,7 +251,7 @@ MISTAKES = {
     "hub precision": (["RUN", "--format", "hub", "--precision", "fp16"], "--precision is for files, not for --format hub: "),
     "private": (["RUN", "--format", "hub", "--private"], "--private is about the repository that --push OWNER/NAME makes"),
     "repository": (["RUN", "--format", "hub", "--push", "name"], "--push takes OWNER/NAME, got 'name'"),
-    "format": (["RUN", "--format", "tensorrt"], "--format takes one of onnx, torch-export, aoti, hub, got tensorrt"),
+    "format": (["RUN", "--format", "tensorrt"], "--format takes one of onnx, openvino, torch-export, aoti, hub, got tensorrt"),
 }  # fmt: skip
 
 

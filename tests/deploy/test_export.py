@@ -262,7 +262,8 @@ def wrong_file(monkeypatch, change) -> nn.Module:
     """A model, and files of it that give something else. What is in them does not matter, so there is nothing."""
     model = small().eval()
     form = FORMATS["torch-export"]._replace(
-        write=lambda program, path, precision: path.write_text("nothing"), open=lambda path, precision: lambda images: change(model(images))
+        write=lambda program, path, precision: path.write_text("nothing"),
+        open=lambda path, precision: lambda images: change(model(images)),
     )
     monkeypatch.setattr(exporting, "export_graph", lambda model, channels: None)
     monkeypatch.setitem(exporting.FORMATS, "torch-export", form)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,8 +12,7 @@ from .description import Description, description_of, read_description
 from .runtime import Runtime
 from .transform import NumpyTransform
 
-if TYPE_CHECKING:
-    from typing_extensions import Self
+Model = TypeVar("Model", bound="ExportedModel")
 
 
 @dataclass(frozen=True)
@@ -27,7 +26,7 @@ class ExportedModel:
     """The runtime's: onnxruntime's InferenceSession, or OpenVINO's CompiledModel."""
 
     @classmethod
-    def open_with(cls, file: str | Path, runtime: Runtime, **options: Any) -> "Self":
+    def open_with(cls: type[Model], file: str | Path, runtime: Runtime, **options: Any) -> Model:
         """Open a file that a description lies beside: it must be the one described, and its graph must have that form."""
         file = Path(file)
         suffix = runtime.suffixes[0]

@@ -16,7 +16,7 @@ import torch
 from PIL import Image
 
 from inline_attention.cli.predict import Predict
-from inline_attention.cli.predict_onnx import NOT_FOR_ONNX, PredictOnnx
+from inline_attention.cli.predict_exported import NOT_FOR_FILES, PredictExported, PredictOnnx, PredictOpenVino
 from inline_attention.data.config import DataConfig
 from inline_attention.lite.description import read_description
 from inline_attention.training.load_trained import Trained
@@ -114,15 +114,17 @@ def test_a_grey_model(tmp_path, capsys):
 
 def test_every_option_of_predict_is_taken_or_refused():
     """An option that `inline predict` gets must be thought of here."""
-    taken = {entry.name for entry in fields(PredictOnnx)}
-    assert taken | set(NOT_FOR_ONNX) == {entry.name for entry in fields(Predict)} | {"onnx"}
-    assert not taken & set(NOT_FOR_ONNX)
-    assert {entry.name: entry.default for entry in fields(PredictOnnx) if entry.name not in ("images", "onnx")} == {
-        entry.name: entry.default for entry in fields(Predict) if entry.name in taken - {"images", "onnx"}
+    taken = {entry.name for entry in fields(PredictExported)}
+    assert taken | set(NOT_FOR_FILES) == {entry.name for entry in fields(Predict)}
+    assert not taken & set(NOT_FOR_FILES)
+    for kind, command in (("onnx", PredictOnnx), ("openvino", PredictOpenVino)):
+        assert {entry.name for entry in fields(command)} == taken | {kind}
+    assert {entry.name: entry.default for entry in fields(PredictExported)} == {
+        entry.name: entry.default for entry in fields(Predict) if entry.name in taken
     }
 
 
-@pytest.mark.parametrize("name", NOT_FOR_ONNX)
+@pytest.mark.parametrize("name", NOT_FOR_FILES)
 def test_options_that_do_not_go_with_it(here, capsys, name):
     for word in ([f"--{name}", "1"], [f"--{name}=1"], [f"--no-{name}"]):
         code, out, err = run(capsys, "predict", str(here / "images"), *word, "--onnx", str(here / "model.onnx"))
@@ -130,7 +132,7 @@ def test_options_that_do_not_go_with_it(here, capsys, name):
 
 
 def test_from_python_too(here, capsys):
-    PredictOnnx((str(here / "images" / "a.png"),), here / "model.onnx", top=1).run()
+    PredictOnnx((str(here / "images" / "a.png"),), onnx=here / "model.onnx", top=1).run()
     out, _ = capsys.readouterr()
     wanted = expected(here, here / "images" / "a.png")
     best = max(wanted, key=lambda name: wanted[name])
