@@ -57,7 +57,7 @@ COMMANDS: dict[str, Command | Group] = {
     "list": Command("list", "List", "list the models: input size, parameters, FLOPs, reported accuracy"),
     "weights": Command("weights", "Weights", "the published weights: show, fetch, verify, convert and remove them"),
     "convert": Command("convert", "Convert", "convert a published checkpoint to safetensors"),
-    "export": Command("export", "Export", "export a classifier: ONNX, torch.export, AOTInductor or a hub folder"),
+    "export": Command("export", "Export", "export a model: ONNX, OpenVINO, torch.export, AOTInductor, a hub folder"),
     "linearize": Command("linearize", "Linearize", "distil a trained softmax model into a linear copy"),
     "bench": Group("measure speed and memory", BENCH),
     "analyze": Group("analyse attention: the paper's figures, from any model", ANALYZE),

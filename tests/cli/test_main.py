@@ -96,7 +96,7 @@ def test_every_command_is_where_the_table_says():
         (["eval", "x", "--size", "32", "--json"], "--size takes 2 whole numbers, got 32"),
         (["eval", "x", "--batch"], "--batch takes a whole number, got nothing"),
         (["bench", "layer", "--seconds=abc"], "--seconds takes a number, got abc"),
-        (["export", "x", "--format", "tensorrt"], "--format takes one of onnx, openvino, torch-export, aoti, hub, got tensorrt"),
+        (["export", "x", "--format", "trt"], "--format takes one of onnx, openvino, torch-export, aoti, hub, got trt"),
         (["analyze", "maps", "--layers", "1", "x"], "--layers takes whole numbers, got 1 x"),
         (["linearize", "x", "--local", "maybe", "--size", "3", "4"], "--local takes true or false, got maybe"),
         (["reproduce", "--form", "x"], "unknown option --form (did you mean --from?)"),

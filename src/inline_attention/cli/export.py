@@ -1,4 +1,4 @@
-"""`inline export`: write a classifier as a file that other programs run."""
+"""`inline export`: write a classifier or segmenter as a file that other programs run."""
 
 import json
 import re
@@ -24,13 +24,17 @@ LARGEST_SIDE = 16_384
 """Pixels that --sizes may ask for."""
 HUB_OPTIONS = ("push", "private")
 """Options of hub folders alone."""
+NO_DETECTORS = (
+    "its boxes are chosen by their values, which torch.onnx cannot trace for images of any size (both of its exporters were "
+    "tried): classifiers and segmenters can be exported"
+)
 FILE_OPTIONS = ("precision", "data", "root", "sizes", "batches")
 """Options of files alone."""
 
 
 @dataclass(frozen=True)
 class Export:
-    """Export a classifier as a file for other programs. The file is compared with the model, and kept only if it agrees."""
+    """Export a classifier or segmenter as a file for other programs. The file is compared with the model, and kept only if it agrees."""
 
     model: Annotated[str, tyro.conf.Positional]
     """A run's folder, a file of weights (ours or the authors'), or a model's name: untrained unless --weights is given."""
@@ -127,8 +131,11 @@ class Export:
         if there and self.weights is not None:
             raise ValueError(f"--weights is for a model that is named, and {self.model} has its own: leave out one of the two")
         task = task_named(self.model, self.weights)
-        if task != "classify":
-            raise ValueError(f"{self.weights or self.model} was trained to {task}: only classifiers can be exported, for now")
+        source = str(self.weights or self.model)
+        if task == "detect":
+            raise ValueError(f"{source} was trained to detect: {NO_DETECTORS}")
+        if task == "segment":
+            return self._load_segmenter(source)
         if there or self.weights is not None:
             return load_trained(self.model, self.weights, ema=self.ema)
         if self.ema:
@@ -138,11 +145,23 @@ class Export:
             raise ValueError(f"{self.model} has no classifier: there is nothing to export")
         return trained
 
+    def _load_segmenter(self, source: str) -> "Trained":
+        from ..training.dense_task import load_dense
+        from ..training.load_trained import Trained, metadata_of, spec_of
+        from ..training.model_factory import weights_path
+
+        if self.format == "hub" or self.ema or self.data is not None:
+            raise ValueError("--format hub, --ema and --data are for models that classify: leave them out")
+        dense, path = load_dense(source), weights_path(source)
+        _, arguments = spec_of(metadata_of(path), path)
+        recipe = dense.task.recipe
+        return Trained(dense.model, dense.name, dense.classes, recipe.data, dense.loaded, arguments=arguments, task=recipe.task)
+
     def _measure(
         self, trained: "Trained", say: Callable[[str], None]
     ) -> Callable[[Callable[["Tensor"], "Tensor"]], Mapping[str, Any]] | None:
         """A function that compares the file with the model on real images; None if there are none."""
-        if self.data is None and (self.precision == "fp32" or not Path(self.model).is_dir()):
+        if (self.data is None and (self.precision == "fp32" or not Path(self.model).is_dir())) or trained.task is not None:
             return None
         from .compare_export import compare_predictions, open_eval_set
 
@@ -175,7 +194,8 @@ class Export:
         if accuracy is not None and accuracy["change"] is None:
             print(f"The classes of {accuracy['data']} are not the model's: only their agreement can be measured.")
         if accuracy is None and self.precision != "fp32":
-            print(f"The effect of {self.precision} on accuracy was not measured: --data DIR measures it.")
+            remedy = ": --data DIR measures it" if trained.task is None else ""
+            print(f"The effect of {self.precision} on accuracy was not measured{remedy}.")
         if self.format in ("onnx", "openvino"):
             print(f"Use it: inline predict --{self.format} {shlex.quote(str(out))} IMAGES")
         else:
@@ -191,13 +211,23 @@ def print_rows(rows: Mapping[str, str]) -> None:
 
 def facts_of(trained: "Trained") -> dict[str, Any]:
     """The facts about a model that the description of its file records."""
-    return {
+    data = {key: getattr(trained.data, key) for key in TRANSFORM_FIELDS}
+    facts = {
         "model": trained.name,
         "arguments": dict(trained.arguments),
         "weights": trained.loaded,
         "classes": list(trained.classes),
-        "data": {key: getattr(trained.data, key) for key in TRANSFORM_FIELDS},
+        "data": data,
     }
+    task = trained.task
+    if task is None:
+        return facts
+    (height, width), windows = trained.data.size, None
+    if task.inference == "slide":
+        windows = [height, width, max(1, int(height * task.stride)), max(1, int(width * task.stride))]
+    side = min(height, width) if task.side is None else task.side
+    more = {"side": side, "longest": task.longest, "windows": windows}
+    return {**facts, "task": task.name, "head": task.head, "width": task.width, "data": {**data, **more}}
 
 
 def sizes_like(trained: "Trained", *, odd: bool = False) -> list[tuple[int, int]]:

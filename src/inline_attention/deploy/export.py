@@ -47,9 +47,10 @@ def export(
     batches and sizes. For half precision and 8 bits the difference is reported only; `measure` shows what it means.
 
     Args:
-        model: images (B, C, H, W) of any size -> one tensor. It is not changed.
+        model: images (B, C, H, W) of any size -> one tensor, (B, classes) or (B, classes, H, W). It is not changed.
         out: the file; the description has the same name with .json after it.
-        facts: fields of the description: model, data, classes, and the like. data.channels is C.
+        facts: fields of the description: model, data, classes, and the like. data.channels is C; task is 'classify', which it
+            also is if left out, or 'segment'.
         kind: a name from `FORMATS`.
         precision: one of those of the format.
         batches, sizes: where the file is compared with the model; by default `SIZES`, for OpenVINO `ODD_SIZES` too.
@@ -81,7 +82,7 @@ def export(
             **facts,
             "format": kind,
             "precision": precision,
-            **_file_facts(draft, form, out, channels, classes),
+            **_file_facts(draft, form, out, channels, classes, facts.get("task", "classify")),
             "checked": _summary(cases, precision),
             "accuracy": None if measure is None else dict(measure(run)),
             "versions": versions("inline-attention", "torch", "timm", *form.needs),
@@ -148,7 +149,7 @@ def _check_case(case: Case, kind: str, precision: str, classes: int) -> None:
         raise ValueError(f"{kind} differs from the model by {case.difference:.2e} at {case}: not written")
 
 
-def _file_facts(draft: Path, form: Format, out: Path, channels: int, classes: int) -> dict[str, Any]:
+def _file_facts(draft: Path, form: Format, out: Path, channels: int, classes: int, task: str) -> dict[str, Any]:
     batch, height, width = DYNAMIC_SIDES
     sha256, *more = (hashlib.sha256(draft.with_suffix(suffix).read_bytes()).hexdigest() for suffix in form.suffixes)
     return {
@@ -157,7 +158,7 @@ def _file_facts(draft: Path, form: Format, out: Path, channels: int, classes: in
         "bytes": sum(draft.with_suffix(suffix).stat().st_size for suffix in form.suffixes),
         "load": form.load.format(path=out.name),
         "input": {"name": INPUT, "shape": [batch, channels, height, width]},
-        "output": {"name": OUTPUT, "shape": [batch, classes]},
+        "output": {"name": OUTPUT, "shape": [batch, classes, *((height, width) if task == "segment" else ())]},
     }
 
 

@@ -18,7 +18,7 @@ from ..lite.decode import first_line
 from ..models.finite import check_outputs
 from ..models.load_official import read_checkpoint, select_weights
 from ..models.published_models import identify
-from .config import check_seed, nearest
+from .config import TaskConfig, check_seed, nearest
 from .model_factory import load_weights, make_model, weights_path
 from .weights_metadata import check_metadata, classes_of, data_of, make_for_file
 
@@ -37,6 +37,8 @@ class Trained:
     """False for random weights."""
     arguments: Mapping[str, Any] = field(default_factory=dict)
     """Arguments of `make_model` that make it."""
+    task: TaskConfig | None = None
+    """Of a segmenter that is exported; None for a classifier."""
 
 
 def load_trained(what: str, weights: Path | None = None, *, ema: bool = False) -> Trained:
