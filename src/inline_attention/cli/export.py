@@ -34,7 +34,7 @@ FILE_OPTIONS = ("precision", "data", "root", "sizes", "batches")
 
 @dataclass(frozen=True)
 class Export:
-    """Export a classifier or segmenter as a file for other programs. The file is compared with the model, and kept only if it agrees."""
+    """Export a classifier or segmenter as a file for other programs, compared with the model and kept only if it agrees."""
 
     model: Annotated[str, tyro.conf.Positional]
     """A run's folder, a file of weights (ours or the authors'), or a model's name: untrained unless --weights is given."""
