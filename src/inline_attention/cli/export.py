@@ -240,8 +240,9 @@ def sizes_like(trained: "Trained", *, odd: bool = False) -> list[tuple[int, int]
 
     height, width = trained.data.size
     least = max(SMALLEST, 2 * trained.model.patch_size) if isinstance(trained.model, Backbone) else min(height, width, 32)
-    shares = [(tall / 224, wide / 224) for tall, wide in (SIZES + ODD_SIZES if odd else SIZES)]
-    sizes = [(max(least, round(tall * height)), max(least, round(wide * width))) for tall, wide in shares]
+    sizes = [(max(least, round(tall * height / 224)), max(least, round(wide * width / 224))) for tall, wide in SIZES]
+    if odd:
+        sizes += [(max(least, tall * height // 224) | 1, max(least, wide * width // 224) | 1) for tall, wide in ODD_SIZES]
     return list(dict.fromkeys(sizes))
 
 
