@@ -38,7 +38,7 @@ BENCH = {
     "resolution": Command("bench", "BenchResolution", "time and memory against the size of the image"),
     "stream": Command("bench", "BenchStream", "images in bands, up to 16,384 x 16,384"),
     "dense": Command("bench", "BenchDense", "segmentation of one image, up to 2,048 x 2,048"),
-    "export": Command("bench", "BenchExport", "ONNX files in onnxruntime, against torch"),
+    "export": Command("bench", "BenchExport", "files in onnxruntime and OpenVINO, against torch"),
     "compare": Command("bench", "BenchCompare", "what got slower between two results"),
 }
 ANALYZE = {
@@ -57,15 +57,18 @@ COMMANDS: dict[str, Command | Group] = {
     "list": Command("list", "List", "list the models: input size, parameters, FLOPs, reported accuracy"),
     "weights": Command("weights", "Weights", "the published weights: show, fetch, verify, convert and remove them"),
     "convert": Command("convert", "Convert", "convert a published checkpoint to safetensors"),
-    "export": Command("export", "Export", "export a classifier: ONNX, torch.export, AOTInductor or a hub folder"),
+    "export": Command("export", "Export", "export a model: ONNX, OpenVINO, torch.export, AOTInductor, a hub folder"),
     "linearize": Command("linearize", "Linearize", "distil a trained softmax model into a linear copy"),
     "bench": Group("measure speed and memory", BENCH),
     "analyze": Group("analyse attention: the paper's figures, from any model", ANALYZE),
     "explore": Command("explore", "Explore", "show attention in the browser"),
     "reproduce": Command("reproduce", "Reproduce", "measure the paper's claims on small models"),
 }
-ONNX = Command("predict_onnx", "PredictOnnx", "classify images by an ONNX file, without torch")
-"""`inline predict --onnx FILE`. It has a module of its own, because it runs where neither torch nor tyro is installed."""
+EXPORTED = {
+    "--onnx": Command("predict_exported", "PredictOnnx", "classify or segment images by an ONNX file, without torch"),
+    "--openvino": Command("predict_exported", "PredictOpenVino", "the same by OpenVINO's IR"),
+}
+"""`inline predict` with these options. They have their own module, which runs where neither torch nor tyro is installed."""
 
 
 def quick_answer(words: list[str]) -> str | None:
@@ -88,8 +91,9 @@ def pick(words: list[str]) -> tuple[str, Command, list[str]]:
         if len(words) == 1:
             raise ValueError(f"inline {words[0]} needs one of: {', '.join(found.commands)}")
         return f"{words[0]} {words[1]}", _find(words[1], found.commands, f"inline {words[0]}"), words[2:]
-    if words[0] == "predict" and any(word.partition("=")[0] == "--onnx" for word in words):
-        found = ONNX
+    given = [option for word in words if (option := word.partition("=")[0]) in EXPORTED]
+    if words[0] == "predict" and given:
+        found = EXPORTED[given[0]]
     return words[0], found, words[1:]
 
 
@@ -109,11 +113,11 @@ def _table(usage: str, summary: str, commands: Mapping[str, Command | Group]) ->
 
 
 def _needs_torch(words: list[str]) -> bool:
-    """Whether a command will run that computes with torch; help, wrong commands and `predict --onnx` do not."""
+    """Whether a command will run that computes with torch; help, wrong commands and exported files do not."""
     if quick_answer(words) is not None or any(word in HELP for word in words):
         return False
     try:
-        return pick(words)[1] is not ONNX
+        return pick(words)[1] not in EXPORTED.values()
     except ValueError:
         return False
 

@@ -24,7 +24,7 @@ FLOORS = {
 }
 OUTSIDE = {
     "ops": {"torch"},
-    "lite": {"numpy", "PIL", "onnxruntime"},
+    "lite": {"numpy", "PIL", "onnxruntime", "openvino"},
     "layers": {"torch", "timm", "typing_extensions"},
 }
 """What a floor may import from outside, besides the standard library; floors not named here may import what they like."""

@@ -198,3 +198,13 @@ def option_name(annotation: Any) -> str | None:
     """
     names = [getattr(note, "name", None) for note in getattr(annotation, "__metadata__", ())]
     return next((name for name in reversed(names) if name is not None), None)
+
+
+def nncf_without_telemetry() -> Any:
+    """The package nncf, which reports each use to its makers' server unless this variable is set when it is imported."""
+    import os
+
+    os.environ["NNCF_CI"] = "1"
+    import nncf
+
+    return nncf

@@ -9,7 +9,7 @@ import torch
 from timm.models import create_model
 
 from inline_attention.bench import export
-from inline_attention.bench.export import EXPORT_CASES, FORMS, ExportCase, draw, measure_export, rows, sentences
+from inline_attention.bench.export import EXPORT_CASES, FILES, FORMS, ExportCase, draw, measure_export, rows, sentences
 from inline_attention.bench.models import TWIN
 
 CPU = torch.device("cpu")
@@ -31,6 +31,21 @@ def test_ratios_are_relative_to_inline():
         ["softmax, torch", "15.0", "1.50", "0.50", "0.75"],
         ["softmax, ONNX", "50.0", "1.50", "1.67", "2.50"],
     ]
+
+
+def test_openvino_is_compared_with_torch_and_with_onnx():
+    record = {**made_up(448, inline=30, compiled=24, inline_onnx=20, inline_openvino=10, softmax_openvino=50), "openvino": "3"}
+    assert [row[3:] for row in rows([record])] == [
+        ["InLine, torch", "30.0", "1.50", "1.00", "1.50"],
+        ["InLine, torch.compile", "24.0", "1.50", "0.80", "1.20"],
+        ["InLine, ONNX", "20.0", "1.50", "0.67", "1.00"],
+        ["InLine, OpenVINO", "10.0", "1.50", "0.33", "0.50"],
+        ["softmax, OpenVINO", "50.0", "1.50", "1.67", "2.50"],
+    ]
+    said = sentences([record])
+    assert said[0] == "Files were run by onnxruntime 1.2 and openvino 3"
+    assert "a at 448, batch 1: in OpenVINO 3.00 times as fast as in torch, 2.40 as compiled, 2.00 as in ONNX" in said
+    assert "InLine, OpenVINO is faster than InLine, ONNX: a at 448, batch 1 (0.50)" in said
 
 
 def test_sentences_name_slower_cases_and_failures():
@@ -58,28 +73,35 @@ def test_the_documented_cases_are_there():
 
 
 def test_other_devices_are_an_error():
-    with pytest.raises(ValueError, match=r"^bench export runs files in onnxruntime on the CPU, got --device meta$"):
+    with pytest.raises(ValueError, match=r"^bench export runs files .* OpenVINO on the CPU, got --device meta$"):
         measure_export(EXPORT_CASES[0], 0.01, torch.device("meta"))
 
 
 def test_a_small_case_has_all_candidates(monkeypatch):
     """Files are made once for all sizes; softmax has one, 8 bits are 8 bits; a file that says something else is left out."""
-    export._file.cache_clear()
+    export._files.cache_clear()
+    export._graph.cache_clear()
     monkeypatch.setattr(export, "create_model", partial(create_model, depth=1))
+    monkeypatch.setattr(torch, "compile", lambda model, dynamic: model)
     for size in (32, 48):
         record = measure_export(ExportCase("inline_deit_nano", "vit_tiny_patch16_224", size, 1), 0.01, CPU)
         assert record["errors"] == {}
         assert set(record["forward"]) == {*FORMS, "product"}
-    assert export._file.cache_info().misses == 3
+    assert {"onnxruntime", "openvino"} <= set(record)
+    assert export._files.cache_info().misses == len(FILES)
+    assert export._graph.cache_info().misses == 2
     kinds = {
-        name: {node.op_type for node in onnx.load_from_string(export._file("inline_deit_nano", *name)).graph.node}
-        for name in (("inline", "fp32"), ("inline", "int8"), ("softmax", "fp32"))
+        name: {node.op_type for node in onnx.load_from_string(export._files("inline_deit_nano", *name)[".onnx"]).graph.node}
+        for name in (file for file in FILES.values() if file[0] == "onnx")
     }
-    assert "MatMulInteger" in kinds["inline", "int8"] - kinds["inline", "fp32"]
-    assert "Softmax" in kinds["softmax", "fp32"] - kinds["inline", "fp32"]
+    assert "MatMulInteger" in kinds["onnx", "inline", "int8"] - kinds["onnx", "inline", "fp32"]
+    assert "Softmax" in kinds["onnx", "softmax", "fp32"] - kinds["onnx", "inline", "fp32"]
+    low, whole = (len(export._files("inline_deit_nano", "openvino", "inline", name)[".bin"]) for name in ("int8", "fp32"))
+    assert low < whole / 2
     monkeypatch.setattr(export, "_model", lambda name, mixer: create_model(name, depth=1, mixer=mixer).eval())  # drawn anew
     record = measure_export(ExportCase("inline_deit_nano", TWIN, 32, 1), 0.01, CPU)
-    assert set(record["errors"]) == {"inline onnx", "softmax onnx"}
-    assert record["errors"]["inline onnx"].startswith("ValueError: the file differs by ")
+    assert set(record["errors"]) == {f"{mixer} {kind}" for mixer in ("inline", "softmax") for kind in ("onnx", "openvino")}
+    assert record["errors"]["inline openvino"].startswith("ValueError: the file differs by ")
     assert "rival" not in record["forward"]
-    export._file.cache_clear()
+    export._files.cache_clear()
+    export._graph.cache_clear()

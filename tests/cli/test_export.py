@@ -110,7 +110,8 @@ def test_a_file_that_differs_leaves_the_one_before_it(trained, tmp_path, capsys,
     """How files are compared does not hang on what is in them, so these hold nothing."""
     model = load_trained(str(trained / "run")).model
     form = exporting.FORMATS["torch-export"]._replace(
-        write=lambda program, path: path.write_text("nothing"), open=lambda path: lambda images: model(images) + 1e-3
+        write=lambda program, path, precision: path.write_text("nothing"),
+        open=lambda path, precision: lambda images: model(images) + 1e-3,
     )
     monkeypatch.setattr(exporting, "export_graph", lambda model, channels: None)
     monkeypatch.setitem(exporting.FORMATS, "torch-export", form)
@@ -222,7 +223,7 @@ MISTAKES = {
     "no weights": (["inline_deit_nano", "--weights", "nowhere"], "there is no file nowhere"),
     "no run": (["BAD/empty"], "BAD/empty holds no best.safetensors"),
     "both": (["RUN", "--weights", "x"], "--weights is for a model that is named, and RUN has its own: leave out "),
-    "detector": (["BAD/detector"], "BAD/detector was trained to detect: only classifiers can be exported, for now"),
+    "detector": (["BAD/detector"], "BAD/detector was trained to detect: its boxes are chosen by their values, which "),
     "no average": (["inline_deit_nano", "--ema"], "--ema: inline_deit_nano has no weights to take an average out of"),
     "no classifier": (["vit_small_patch8_224"], "vit_small_patch8_224 has no classifier: there is nothing to export"),
     "fixed size": (["swin_tiny_patch4_window7_224"], "SwinTransformer does not take images of 256 x 320: "),
@@ -238,9 +239,11 @@ MISTAKES = {
     "no batches": (["RUN", "--batches"], "--batches must be positive, got none"),
     "count": (["RUN", "--count", "0"], "--count must be positive, got 0"),
     "workers": (["RUN", "--workers", "-1"], "--workers must not be negative, got -1"),
-    "int8": (["RUN", "--format", "torch-export", "--precision", "int8"], "int8 is for ONNX files, not for torch-export"),
+    "int8": (["RUN", "--format", "torch-export", "--precision", "int8"], "int8 is for files of the format onnx or openvino, "),
     "suffix": (["RUN", "--out", "BAD/model.pt2"], "a file of the format onnx ends in .onnx, got BAD/model.pt2"),
     "no suffix": (["RUN", "--out", "BAD/model", "--format", "aoti"], "a file of the format aoti ends in .pt2, got BAD/model"),
+    "bin": (["RUN", "--format", "openvino", "--out", "BAD/a.bin"], "a file of the format openvino ends in .xml, got BAD/a.bin"),
+    "bf16": (["RUN", "--precision", "bf16"], "bf16 is for files of the format openvino, not for onnx"),
     "folder": (["RUN", "--out", "/proc/nowhere/model.onnx"], "cannot write to /proc/nowhere: "),
     "no folder": (["RUN", "--out", "BAD/file.txt/model.onnx"], "cannot write to BAD/file.txt: "),
     "hub folder": (["RUN", "--format", "hub", "--out", "/proc/nowhere/x"], "cannot write to /proc/nowhere: "),
@@ -250,7 +253,7 @@ MISTAKES = {
     "hub precision": (["RUN", "--format", "hub", "--precision", "fp16"], "--precision is for files, not for --format hub: "),
     "private": (["RUN", "--format", "hub", "--private"], "--private is about the repository that --push OWNER/NAME makes"),
     "repository": (["RUN", "--format", "hub", "--push", "name"], "--push takes OWNER/NAME, got 'name'"),
-    "format": (["RUN", "--format", "tensorrt"], "--format takes one of onnx, torch-export, aoti, hub, got tensorrt"),
+    "format": (["RUN", "--format", "tensorrt"], "--format takes one of onnx, openvino, torch-export, aoti, hub, got tensorrt"),
 }  # fmt: skip
 
 
@@ -272,11 +275,15 @@ def test_mistakes_end_in_one_line(trained, bad, tmp_path, monkeypatch, capsys, c
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("name", ["onnx", "onnxruntime", "onnxscript"])
-def test_without_a_package_it_says_how_to_get_it(trained, tmp_path, monkeypatch, capsys, name):
+@pytest.mark.parametrize(
+    ("kind", "name", "extra"),
+    [*(("onnx", name, "onnx") for name in ("onnx", "onnxruntime", "onnxscript")), ("openvino", "openvino", "openvino")],
+)
+def test_without_a_package_it_says_how_to_get_it(trained, tmp_path, monkeypatch, capsys, kind, name, extra):
     monkeypatch.setitem(sys.modules, name, None)
-    code, _, err = run(capsys, "export", str(trained / "run"), "--out", str(tmp_path / "a.onnx"))
-    assert (code, err) == (2, f"inline: the command needs {name}: pip install 'inline-attention[onnx]'\n")
+    out = tmp_path / ("a.onnx" if kind == "onnx" else "a.xml")
+    code, _, err = run(capsys, "export", str(trained / "run"), "--format", kind, "--out", str(out))
+    assert (code, err) == (2, f"inline: the command needs {name}: pip install 'inline-attention[{extra}]'\n")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -285,7 +292,10 @@ def test_help_names_every_format(capsys):
     assert "export" in out
     code, out, _ = run(capsys, "export", "--help")
     assert code == 0
-    assert all(word in out for word in ("onnx", "torch-export", "aoti", "hub", "--precision", "--push", "--sizes", "--json"))
+    assert all(
+        word in out
+        for word in ("onnx", "openvino", "torch-export", "aoti", "hub", "--precision", "--push", "--sizes", "--json")
+    )
 
 
 def compared(trained, run, data, **asked):

@@ -23,7 +23,7 @@ from inline_attention.cli.main import main
 from inline_attention.models.counting import count
 from inline_attention.training.checkpoint import to_bytes
 from inline_attention.training.recipe import RENAMED_FIELDS
-from inline_command import COMMANDS, ONNX, Group
+from inline_command import COMMANDS, EXPORTED, Group
 
 from ..lite.test_decode import claim
 from ..models.published import hollow, official
@@ -96,7 +96,7 @@ def test_every_command_is_where_the_table_says():
         (["eval", "x", "--size", "32", "--json"], "--size takes 2 whole numbers, got 32"),
         (["eval", "x", "--batch"], "--batch takes a whole number, got nothing"),
         (["bench", "layer", "--seconds=abc"], "--seconds takes a number, got abc"),
-        (["export", "x", "--format", "tensorrt"], "--format takes one of onnx, torch-export, aoti, hub, got tensorrt"),
+        (["export", "x", "--format", "trt"], "--format takes one of onnx, openvino, torch-export, aoti, hub, got trt"),
         (["analyze", "maps", "--layers", "1", "x"], "--layers takes whole numbers, got 1 x"),
         (["linearize", "x", "--local", "maybe", "--size", "3", "4"], "--local takes true or false, got maybe"),
         (["reproduce", "--form", "x"], "unknown option --form (did you mean --from?)"),
@@ -125,8 +125,8 @@ def test_every_option_of_version_0_1_is_there_or_says_its_new_name():
     """Stored: the options of each command of 0.1.0, by the name of its class."""
     stored = json.loads((Path(__file__).parents[1] / "stored" / "options_0_1.json").read_text())
     entries = [entry.commands.values() if isinstance(entry, Group) else [entry] for entry in COMMANDS.values()]
-    commands = {command.name: command for group in [*entries, [ONNX]] for command in group}
-    assert set(commands) - set(stored) == {"Weights"}, "new since then"
+    commands = {command.name: command for group in [*entries, EXPORTED.values()] for command in group}
+    assert set(commands) - set(stored) == {"Weights", "PredictOpenVino"}, "new since then"
     removed = set()
     for name, options in stored.items():
         present = option_types(getattr(import_module(f"inline_attention.cli.{commands[name].module}"), name))

@@ -7,7 +7,8 @@ import pytest
 import torch
 from PIL import Image
 
-from inline_attention.dense.drawing import class_colour, draw_labels, draw_objects, enlargement
+from inline_attention.dense.drawing import draw_objects
+from inline_attention.lite.label_drawing import class_colour, draw_labels, enlargement
 
 CLASSES = ("cat", "dog", "tree", "sky")
 GREY = (128, 128, 128)

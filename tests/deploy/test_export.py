@@ -21,9 +21,11 @@ from inline_attention.deploy.export import export
 from inline_attention.deploy.formats import FORMATS, export_graph, open_onnx
 from inline_attention.deploy.onnx_file import write_int8
 from inline_attention.deploy.verify import BATCHES, SIZES, TOLERANCE, check_sizes, compare_outputs
-from inline_attention.lite.classifier import OnnxClassifier
+from inline_attention.lite.classifier import OnnxClassifier, OpenVinoClassifier
 from inline_attention.lite.description import description_of
 from inline_attention.models.inline_deit import InLineDeiT
+
+from .ir import check_ir, reuse_onnx
 
 ROOT = Path(__file__).parents[2]
 MODELS = timm.list_models("inline_*")
@@ -164,12 +166,15 @@ def test_a_model_as_onnx(name, options, tmp_path, monkeypatch, request):
     """All checks in one test, since an export takes seconds."""
     if options is SWIN_SOFTMAX:
         model, graph = request.getfixturevalue("swin_graph")
-        monkeypatch.setattr(exporting, "export_graph", lambda model, channels: graph)
     else:
         model = make(name, **options)
+        graph = export_graph(deepcopy(model).eval().requires_grad_(False))
+    asked = []
+    monkeypatch.setattr(exporting, "export_graph", lambda model, channels: asked.append(model) or graph)
     file = tmp_path / "model.onnx"
+    (tmp_path / "ir").mkdir()
     found = export(model, file, facts=facts())
-    assert {path.name for path in tmp_path.iterdir()} == {"model.onnx", "model.onnx.json"}
+    assert {path.name for path in tmp_path.iterdir()} == {"model.onnx", "model.onnx.json", "ir"}
     assert model.training, "the model is left as it was"
     assert all(parameter.requires_grad for parameter in model.parameters())
     model = deepcopy(model).eval()
@@ -177,6 +182,14 @@ def test_a_model_as_onnx(name, options, tmp_path, monkeypatch, request):
     check_graph(file)
     check_outputs(model, file)
     check_int8(model, file)
+    assert [weights.requires_grad for weights in asked[0].parameters()] == [False] * len(list(model.parameters()))
+    reuse_onnx(file, monkeypatch)
+    found = export(model, tmp_path / "ir" / "model.xml", facts=facts(), kind="openvino")
+    assert {path.name for path in (tmp_path / "ir").iterdir()} == {"model.xml", "model.bin", "model.xml.json"}
+    check_ir(model, tmp_path / "ir" / "model.xml", found)
+    assert found["load"] == "inline predict --openvino model.xml IMAGES"
+    assert {"openvino", "onnx"} <= set(found["versions"])
+    assert OpenVinoClassifier.open(tmp_path / "ir" / "model.xml").description.classes == tuple(CLASSES)
 
 
 @pytest.mark.slow
@@ -262,7 +275,8 @@ def wrong_file(monkeypatch, change) -> nn.Module:
     """A model, and files of it that give something else. What is in them does not matter, so there is nothing."""
     model = small().eval()
     form = FORMATS["torch-export"]._replace(
-        write=lambda program, path: path.write_text("nothing"), open=lambda path: lambda images: change(model(images))
+        write=lambda program, path, precision: path.write_text("nothing"),
+        open=lambda path, precision: lambda images: change(model(images)),
     )
     monkeypatch.setattr(exporting, "export_graph", lambda model, channels: None)
     monkeypatch.setitem(exporting.FORMATS, "torch-export", form)
@@ -317,8 +331,11 @@ def test_the_difference_of_half_precision_is_reported_and_allowed(tmp_path, monk
     [
         ({"kind": "tensorrt"}, "unknown format 'tensorrt'"),
         ({"precision": "fp8"}, "unknown precision 'fp8'"),
-        ({"kind": "torch-export", "precision": "int8"}, "^int8 is for ONNX files, not for torch-export$"),
-        ({"kind": "aoti", "precision": "int8"}, "^int8 is for ONNX files, not for aoti$"),
+        (
+            {"kind": "torch-export", "precision": "int8"},
+            "^int8 is for .* onnx or openvino, not for torch-export$",
+        ),
+        ({"kind": "aoti", "precision": "int8"}, "^int8 is for files of the format onnx or openvino, not for aoti$"),
         ({"kind": "aoti"}, r"^a file of the format aoti ends in \.pt2, got .*model\.onnx$"),
         ({"facts": {"classes": CLASSES, "data": {}}}, "^facts must have 'classes', and 'data' with its 'channels', got "),
         ({"sizes": [(8, 8)]}, "^InLineDeiT does not take images of 8 x 8: images must be at least 32 x 32 pixels"),

@@ -105,7 +105,7 @@ def test_values_that_contradict_each_other(path):
 
 
 def test_files_that_are_no_description(path):
-    with pytest.raises(ValueError, match=f"^there is no {path}, which says how the ONNX file beside it is used: export"):
+    with pytest.raises(ValueError, match=f"^there is no {path}, which says how the file beside it is used: export"):
         read_description(path)
     whole = json.dumps(description(b""))
     for text in (whole[: len(whole) // 2], "", "[" * 100_000):

@@ -7,6 +7,7 @@ import torch
 from timm.models import create_model
 
 from inline_attention import optimize
+from inline_attention.models import optimized
 
 
 def made(**options):
@@ -14,14 +15,16 @@ def made(**options):
     return create_model("inline_deit_nano", num_classes=5, depth=1, **options)
 
 
-def test_the_same_outputs_compiled_or_not_at_every_size():
+def test_the_same_outputs_compiled_or_not_at_every_size(monkeypatch):
+    """With frozen weights alone, since compiling takes most of the time."""
+    monkeypatch.setattr(optimized, "FORMS", {"Compiled with frozen weights": {"freezing": True}})
     model = made()
     before = {name: value.clone() for name, value in model.state_dict().items()}
     fast = optimize(model, (48, 40), batch=2)
     assert model.training
     assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
     assert all(parameter.requires_grad for parameter in model.parameters())
-    assert "ompiled: " in fast.report
+    assert re.match("(Not compiled|Compiled|Compiled with frozen weights): ", fast.report)
     assert "2 images of 48 x 40" in fast.report
     model.eval()
     for shape in ((2, 3, 48, 40), (1, 3, 48, 40), (3, 3, 32, 32)):
@@ -92,7 +95,7 @@ def test_what_is_better_is_used(monkeypatch):
     answers = {}
     monkeypatch.setattr(torch, "compile", other(compiled))
     fast = optimize(made(), batch=4)
-    assert fast.report.startswith("Compiled: ")
+    assert fast.report.startswith("Compiled")
     assert fast.report.endswith("outputs differ by 0.0e+00 of the largest.")
     before = len(calls)
     fast(torch.randn(4, 3, 32, 32))
@@ -101,6 +104,42 @@ def test_what_is_better_is_used(monkeypatch):
     with torch.autocast("cpu", torch.bfloat16, enabled=True):
         fast(torch.randn(4, 3, 32, 32))
     assert calls[before:] == [(4, 3, 32, 32)]
+
+
+def compiling(monkeypatch, plain, frozen):
+    """In place of the compiler: what a model becomes as it is, and with frozen weights."""
+
+    def compile_model(model, *, dynamic, options):
+        assert dynamic is False
+        replacement = frozen if options == {"freezing": True} else plain
+        return lambda x: replacement(model, x)
+
+    monkeypatch.setattr(torch, "compile", compile_model)
+
+
+def test_the_faster_of_frozen_weights_and_others_is_used(monkeypatch):
+    answers, images = {}, torch.randn(1, 3, 32, 32)
+
+    def fast(model, x):
+        return answers[x.shape] if x.shape in answers else answers.setdefault(x.shape, model(x))
+
+    report = r"%s: [\d.]+ ms instead of [\d.]+ ms for 1 image of 32 x 32 \(%s\); outputs differ by 0.0e\+00 of the largest."
+    compiling(monkeypatch, slow, fast)
+    found = optimize(made())
+    assert re.fullmatch(report % ("Compiled with frozen weights", r"compiled: [\d.]+ ms"), found.report)
+    assert found(images) is answers[images.shape]
+    compiling(monkeypatch, fast, slow)
+    found = optimize(made())
+    assert re.fullmatch(report % ("Compiled", r"compiled with frozen weights: [\d.]+ ms"), found.report)
+    assert found(images) is answers[images.shape]
+    compiling(monkeypatch, fast, off)
+    found = optimize(made())
+    said = r"compiled with frozen weights: outputs would differ by 1.0e-04 of the largest"
+    assert re.fullmatch(report % ("Compiled", said), found.report)
+    compiling(monkeypatch, failing, off)
+    assert optimize(made()).report == (
+        "Not compiled: torch.compile failed (no compiler found); outputs would differ by 1.0e-04 of the largest."
+    )
 
 
 def test_errors():

@@ -1,6 +1,7 @@
-"""`inline bench export`: exported ONNX models in onnxruntime, against torch and against softmax attention in both.
+"""`inline bench export`: exported models in onnxruntime and OpenVINO, against torch, eager and compiled, and against softmax.
 
-A file is exported once for all image sizes, as `inline export` does. Both runtimes have the same number of threads.
+A file is exported once for all image sizes, as `inline export` does; torch.compile compiles for the one that is measured. All
+have the same number of threads.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,6 +15,7 @@ import torch
 from matplotlib.figure import Figure
 from timm.models import create_model
 from torch import Tensor, nn
+from torch.export import ExportedProgram
 
 from ..lite.versions import versions
 from .measure import Call, forward, measure_candidates
@@ -40,22 +42,32 @@ EXPORT_CASES = [
 QUICK_EXPORT_CASES = [ExportCase("inline_deit_nano", TWIN, size, 1) for size in (64, 128)]
 
 
+FILES = {
+    "inline onnx": ("onnx", "inline", "fp32"),
+    "int8 onnx": ("onnx", "inline", "int8"),
+    "softmax onnx": ("onnx", "softmax", "fp32"),
+    "inline openvino": ("openvino", "inline", "fp32"),
+    "int8 openvino": ("openvino", "inline", "int8"),
+    "softmax openvino": ("openvino", "softmax", "fp32"),
+}
+"""Format, attention and precision of each file."""
+
+
 def measure_export(case: ExportCase, seconds: float, device: torch.device) -> Record:
-    """Times of "inline" and "softmax" in torch, of "inline onnx", "softmax onnx" and "int8 onnx", and of timm's "rival"."""
+    """Times of "inline", "compiled" and "softmax" in torch, of three files in each of two runtimes, and of timm's "rival"."""
     if device.type != "cpu":
-        raise ValueError(f"bench export runs files in onnxruntime on the CPU, got --device {device}")
+        raise ValueError(f"bench export runs files in onnxruntime and OpenVINO on the CPU, got --device {device}")
     images = torch.randn(case.batch, 3, case.size, case.size)
     makers: dict[str, Callable[[], Call]] = {
         "inline": partial(_eager, case.model, "inline", images),
-        "inline onnx": partial(_onnx, case.model, "inline", "fp32", images),
-        "int8 onnx": partial(_onnx, case.model, "inline", "int8", images),
-        "softmax onnx": partial(_onnx, case.model, "softmax", "fp32", images),
+        "compiled": partial(_compiled, case.model, images),
+        **{name: partial(_exported, *file, case.model, images) for name, file in FILES.items()},
         "softmax": partial(_eager, case.model, "softmax", images),
     }
     if case.rival != TWIN:
         makers["rival"] = partial(_rival, case.rival, images)
     record = measure_candidates(makers, "forward", seconds=seconds, dtype=images.dtype, device=device)
-    return {**versions("onnxruntime"), **record}
+    return {**versions("onnxruntime", "openvino"), **record}
 
 
 def _model(name: str, mixer: str) -> nn.Module:
@@ -71,15 +83,20 @@ def _rival(name: str, images: Tensor) -> Call:
     return forward(create_model(name, img_size=images.shape[-1]).eval(), images)
 
 
-def _onnx(name: str, mixer: str, precision: str, images: Tensor) -> Call:
-    """The file in onnxruntime, after a check that its outputs are those of the model."""
-    from ..deploy.formats import open_onnx
+def _compiled(name: str, images: Tensor) -> Call:
+    return forward(torch.compile(_model(name, "inline"), dynamic=False), images)
+
+
+def _exported(kind: str, mixer: str, precision: str, name: str, images: Tensor) -> Call:
+    """A file in its runtime, after a check that its outputs are those of the model."""
+    from ..deploy.formats import FORMATS
     from ..deploy.verify import TOLERANCE
 
     with TemporaryDirectory() as folder:
-        path = Path(folder) / "model.onnx"
-        path.write_bytes(_file(name, mixer, precision))
-        run = open_onnx(path)
+        path = Path(folder) / f"model{FORMATS[kind].suffix}"
+        for suffix, data in _files(name, kind, mixer, precision).items():
+            path.with_suffix(suffix).write_bytes(data)
+        run = FORMATS[kind].open(path, precision)
     with torch.no_grad():
         difference = float((run(images) - _model(name, mixer)(images)).abs().max())
     if precision == "fp32" and difference > TOLERANCE:
@@ -88,20 +105,22 @@ def _onnx(name: str, mixer: str, precision: str, images: Tensor) -> Call:
 
 
 @cache
-def _file(name: str, mixer: str, precision: str) -> bytes:
-    """The contents of the file, exported once."""
-    from ..deploy.formats import export_graph
-    from ..deploy.onnx_file import write_int8, write_onnx
+def _files(name: str, kind: str, mixer: str, precision: str) -> dict[str, bytes]:
+    """The contents of a file, and of those that belong to it, by their suffixes; written once."""
+    from ..deploy.formats import FORMATS
 
+    form = FORMATS[kind]
     with TemporaryDirectory() as folder:
-        path = Path(folder) / "model.onnx"
-        if precision == "int8":
-            whole = Path(folder) / "whole.onnx"
-            whole.write_bytes(_file(name, mixer, "fp32"))
-            write_int8(whole, path)
-        else:
-            write_onnx(export_graph(_model(name, mixer)), path)
-        return path.read_bytes()
+        path = Path(folder) / f"model{form.suffix}"
+        form.write(_graph(name, mixer), path, precision)
+        return {suffix: path.with_suffix(suffix).read_bytes() for suffix in form.suffixes}
+
+
+@cache
+def _graph(name: str, mixer: str) -> ExportedProgram:
+    from ..deploy.formats import export_graph
+
+    return export_graph(_model(name, mixer).requires_grad_(False))
 
 
 COLUMNS = ["model", "size", "batch", "runs in", "ms", "spread", "/ torch", "/ ONNX"]
@@ -112,10 +131,14 @@ LEGEND = (
 )
 FORMS = {
     "inline": "InLine, torch",
+    "compiled": "InLine, torch.compile",
     "inline onnx": "InLine, ONNX",
     "int8 onnx": "InLine, ONNX int8",
+    "inline openvino": "InLine, OpenVINO",
+    "int8 openvino": "InLine, OpenVINO int8",
     "softmax": "softmax, torch",
     "softmax onnx": "softmax, ONNX",
+    "softmax openvino": "softmax, OpenVINO",
     "rival": "timm's softmax, torch",
 }
 
@@ -141,12 +164,19 @@ def rows(records: Sequence[Record]) -> list[list[str]]:
 
 def sentences(records: Sequence[Record]) -> list[str]:
     """The speed of InLine in ONNX over torch and over softmax in ONNX, the cases in which it is slower, and what failed."""
-    out = [f"Files were run by onnxruntime {version}" for version in dict.fromkeys(r["onnxruntime"] for r in records)]
+    runtimes = (
+        " and ".join(f"{name} {record[name]}" for name in ("onnxruntime", "openvino") if record.get(name)) for record in records
+    )
+    out = [f"Files were run by {names}" for names in dict.fromkeys(runtimes)]
     for r in records:
         eager, rival = ratio(r, "forward", "inline", "inline onnx"), ratio(r, "forward", "softmax onnx", "inline onnx")
         if not isnan(eager):
             speeds = f"{number(eager)} times as fast as in torch, {number(rival)} times as fast as softmax in ONNX"
             out.append(f"{_describe(r)}: in ONNX {speeds}")
+        faster = {other: ratio(r, "forward", other, "inline openvino") for other in ("inline", "compiled", "inline onnx")}
+        if not isnan(faster["inline"]):
+            speeds = f"{number(faster['inline'])} times as fast as in torch, {number(faster['compiled'])} as compiled"
+            out.append(f"{_describe(r)}: in OpenVINO {speeds}, {number(faster['inline onnx'])} as in ONNX")
     for form, label in FORMS.items():
         over = partial(ratio, kind="forward", name=form, other="inline onnx")
         if form != "inline onnx" and not all(isnan(over(r)) for r in records):
@@ -161,6 +191,10 @@ def draw(records: Sequence[Record]) -> Figure:
         "inline": (INLINE, "--o"),
         "inline onnx": (INLINE, "-o"),
         "int8 onnx": (TEXTBOOK, "-d"),
+        "compiled": (INLINE, ":o"),
+        "inline openvino": (INLINE, "-v"),
+        "int8 openvino": (TEXTBOOK, "-v"),
+        "softmax openvino": (SOFTMAX, "-v"),
         "softmax": (SOFTMAX, "--s"),
         "softmax onnx": (SOFTMAX, "-s"),
         "rival": (GREY, ":^"),

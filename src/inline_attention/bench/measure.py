@@ -56,7 +56,7 @@ def measure_candidates(
     }
 
 
-def forward(model: nn.Module, images: Tensor) -> Call:
+def forward(model: Callable[[Tensor], object], images: Tensor) -> Call:
     """A forward pass without gradients."""
     return torch.no_grad()(lambda: model(images))
 

@@ -98,7 +98,7 @@ class BenchDense(BenchOptions):
 
 @dataclass(frozen=True)
 class BenchExport(BenchOptions):
-    """Run exported ONNX files in onnxruntime, 8 bits included, against torch and against softmax in both."""
+    """Run exported files in onnxruntime and OpenVINO, 8 bits included, against torch, compiled or not, and softmax."""
 
     seconds: float = 15.0
     """How long to time the candidates of one case."""

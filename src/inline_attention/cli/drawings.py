@@ -82,7 +82,8 @@ def _salient_point(pixels: "Tensor") -> tuple[float, float]:
 
 def draw_prediction(dense: "DenseModel", image: "Image.Image", found: Any, least_score: float = LEAST_SCORE) -> "Image.Image":
     """The image with its objects, or with its segments."""
-    from ..dense.drawing import draw_labels, draw_objects
+    from ..dense.drawing import draw_objects
+    from ..lite.label_drawing import draw_labels
 
     if dense.task.recipe.task.name == "segment":
         return draw_labels(image, found, dense.classes)

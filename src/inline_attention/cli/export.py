@@ -1,4 +1,4 @@
-"""`inline export`: write a classifier as a file that other programs run."""
+"""`inline export`: write a classifier or segmenter as a file that other programs run."""
 
 import json
 import re
@@ -24,24 +24,30 @@ LARGEST_SIDE = 16_384
 """Pixels that --sizes may ask for."""
 HUB_OPTIONS = ("push", "private")
 """Options of hub folders alone."""
+NO_DETECTORS = (
+    "its boxes are chosen by their values, which torch.onnx cannot trace for images of any size (both of its exporters were "
+    "tried): classifiers and segmenters can be exported"
+)
 FILE_OPTIONS = ("precision", "data", "root", "sizes", "batches")
 """Options of files alone."""
 
 
 @dataclass(frozen=True)
 class Export:
-    """Export a classifier as a file for other programs. The file is compared with the model, and kept only if it agrees."""
+    """Export a classifier or segmenter as a file for other programs, compared with the model and kept only if it agrees."""
 
     model: Annotated[str, tyro.conf.Positional]
-    """A run's folder, a file of weights (ours or the authors'), or a model's name: untrained unless --weights is given."""
+    """A run's folder, a file of weights (ours or the authors'), or a name: untrained without --pretrained, --weights or a tag."""
+    pretrained: bool = False
+    """Take the published weights of a model that is given by name; they are downloaded unless they are here."""
     weights: Path | None = None
-    """File of weights for a model that is given by name."""
-    format: Literal["onnx", "torch-export", "aoti", "hub"] = "onnx"
-    """ONNX, torch's own graph, a library compiled for this kind of machine, or a folder that timm loads."""
+    """For a model that is given by name: a file of weights, or a folder of published files."""
+    format: Literal["onnx", "openvino", "torch-export", "aoti", "hub"] = "onnx"
+    """ONNX, OpenVINO's IR, torch's own graph, a library compiled for this kind of machine, or a folder that timm loads."""
     out: Path | None = None
-    """The file, .onnx or .pt2, or the folder; unset: named after the model, here."""
-    precision: Literal["fp32", "fp16", "int8"] = "fp32"
-    """Precision of the file's numbers; int8 is for ONNX."""
+    """The file, .onnx, .xml or .pt2, or the folder; unset: named after the model, here."""
+    precision: Literal["fp32", "fp16", "bf16", "int8"] = "fp32"
+    """Precision of the file's numbers; int8 is for ONNX and OpenVINO, bf16 for OpenVINO."""
     data: str | None = None
     """Images to compare accuracy on: any source of `inline train`, or a folder; unset: those of a run, if not in fp32."""
     root: str | None = None
@@ -82,7 +88,7 @@ class Export:
         suffix = FORMATS[self.format].suffix
         low = ("" if self.precision == "fp32" else f"-{self.precision}") + ("-aoti" if self.format == "aoti" else "")
         out = self.out or Path(f"{trained.name}{low}{suffix}")
-        sizes = [_size(text) for text in self.sizes] or sizes_like(trained)
+        sizes = [_size(text) for text in self.sizes] or sizes_like(trained, odd=self.format == "openvino")
         prepare_folder(out.parent)
         with stages(Console(stderr=True)) as say:
             found = export(
@@ -127,10 +133,13 @@ class Export:
         if there and self.weights is not None:
             raise ValueError(f"--weights is for a model that is named, and {self.model} has its own: leave out one of the two")
         task = task_named(self.model, self.weights)
-        if task != "classify":
-            raise ValueError(f"{self.weights or self.model} was trained to {task}: only classifiers can be exported, for now")
-        if there or self.weights is not None:
-            return load_trained(self.model, self.weights, ema=self.ema)
+        source = str(self.weights or self.model)
+        if task == "detect":
+            raise ValueError(f"{source} was trained to detect: {NO_DETECTORS}")
+        if task == "segment":
+            return self._load_segmenter(source)
+        if there or self.weights is not None or self.pretrained:
+            return load_trained(self.model, self.weights, ema=self.ema, pretrained=self.pretrained)
         if self.ema:
             raise ValueError(f"--ema: {self.model} has no weights to take an average out of: --weights FILE")
         trained = make_named(self.model, seed=self.seed)
@@ -138,11 +147,23 @@ class Export:
             raise ValueError(f"{self.model} has no classifier: there is nothing to export")
         return trained
 
+    def _load_segmenter(self, source: str) -> "Trained":
+        from ..training.dense_task import load_dense
+        from ..training.load_trained import Trained, metadata_of, spec_of
+        from ..training.model_factory import weights_path
+
+        if self.format == "hub" or self.ema or self.data is not None:
+            raise ValueError("--format hub, --ema and --data are for models that classify: leave them out")
+        dense, path = load_dense(source), weights_path(source)
+        _, arguments = spec_of(metadata_of(path), path)
+        recipe = dense.task.recipe
+        return Trained(dense.model, dense.name, dense.classes, recipe.data, dense.loaded, arguments=arguments, task=recipe.task)
+
     def _measure(
         self, trained: "Trained", say: Callable[[str], None]
     ) -> Callable[[Callable[["Tensor"], "Tensor"]], Mapping[str, Any]] | None:
         """A function that compares the file with the model on real images; None if there are none."""
-        if self.data is None and (self.precision == "fp32" or not Path(self.model).is_dir()):
+        if (self.data is None and (self.precision == "fp32" or not Path(self.model).is_dir())) or trained.task is not None:
             return None
         from .compare_export import compare_predictions, open_eval_set
 
@@ -175,9 +196,10 @@ class Export:
         if accuracy is not None and accuracy["change"] is None:
             print(f"The classes of {accuracy['data']} are not the model's: only their agreement can be measured.")
         if accuracy is None and self.precision != "fp32":
-            print(f"The effect of {self.precision} on accuracy was not measured: --data DIR measures it.")
-        if self.format == "onnx":
-            print(f"Use it: inline predict --onnx {shlex.quote(str(out))} IMAGES")
+            remedy = ": --data DIR measures it" if trained.task is None else ""
+            print(f"The effect of {self.precision} on accuracy was not measured{remedy}.")
+        if self.format in ("onnx", "openvino"):
+            print(f"Use it: inline predict --{self.format} {shlex.quote(str(out))} IMAGES")
         else:
             print(f"Load it: {FORMATS[self.format].load.format(path=str(out))}")
 
@@ -191,23 +213,38 @@ def print_rows(rows: Mapping[str, str]) -> None:
 
 def facts_of(trained: "Trained") -> dict[str, Any]:
     """The facts about a model that the description of its file records."""
-    return {
+    data = {key: getattr(trained.data, key) for key in TRANSFORM_FIELDS}
+    facts = {
         "model": trained.name,
         "arguments": dict(trained.arguments),
         "weights": trained.loaded,
         "classes": list(trained.classes),
-        "data": {key: getattr(trained.data, key) for key in TRANSFORM_FIELDS},
+        "data": data,
     }
+    task = trained.task
+    if task is None:
+        return facts
+    (height, width), windows = trained.data.size, None
+    if task.inference == "slide":
+        windows = [height, width, max(1, int(height * task.stride)), max(1, int(width * task.stride))]
+    side = min(height, width) if task.side is None else task.side
+    more = {"side": side, "longest": task.longest, "windows": windows}
+    return {**facts, "task": task.name, "head": task.head, "width": task.width, "data": {**data, **more}}
 
 
-def sizes_like(trained: "Trained") -> list[tuple[int, int]]:
-    """The model's own size, a larger rectangle and a smaller one; for 224 x 224 also 256 x 320 and 160 x 96."""
+def sizes_like(trained: "Trained", *, odd: bool = False) -> list[tuple[int, int]]:
+    """The model's own size, a larger rectangle and a smaller one; for 224 x 224 also 256 x 320 and 160 x 96.
+
+    With `odd` two more, whose sides are odd: 101 x 67 and 137 x 251.
+    """
+    from ..deploy.verify import ODD_SIZES, SIZES
     from ..models.backbone import SMALLEST, Backbone
 
     height, width = trained.data.size
     least = max(SMALLEST, 2 * trained.model.patch_size) if isinstance(trained.model, Backbone) else min(height, width, 32)
-    shares = ((1, 1), (8 / 7, 10 / 7), (5 / 7, 3 / 7))
-    sizes = [(max(least, round(tall * height)), max(least, round(wide * width))) for tall, wide in shares]
+    sizes = [(max(least, round(tall * height / 224)), max(least, round(wide * width / 224))) for tall, wide in SIZES]
+    if odd:
+        sizes += [(max(least, tall * height // 224) | 1, max(least, wide * width // 224) | 1) for tall, wide in ODD_SIZES]
     return list(dict.fromkeys(sizes))
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 class Predict:
     """Classify images; or draw objects or segments over them, with models that detect or segment.
 
-    With --onnx FILE, an exported classifier is used, without torch: `inline predict --onnx FILE --help` has its options.
+    With --onnx FILE or --openvino FILE, an exported model is used, without torch: `inline predict --onnx FILE --help`.
     """
 
     images: Annotated[tuple[str, ...], tyro.conf.Positional]
@@ -101,7 +101,7 @@ class Predict:
         from ..data.transforms import evaluation_transform
         from ..lite.image_paths import open_images
         from ..training.load_trained import top_classes
-        from .predict_onnx import in_batches, print_classes
+        from .predict_output import in_batches, print_classes
 
         transform, channels = evaluation_transform(trained.data), trained.data.channels
         images = open_images(self.images)
@@ -118,7 +118,7 @@ class Predict:
         from ..large.stream import stream
         from ..lite.text import printable
         from ..training.load_trained import top_of_logits
-        from .predict_onnx import print_classes
+        from .predict_output import print_classes
         from .progress import step_counter
 
         data = trained.data

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from ..lite.decode import BadImageError, decode_file
+from ..lite.label_drawing import IGNORED as IGNORED
 from .datasets import check_classes, file_entry
 from .mask_folders import (
     CLASS_MASKS,
@@ -27,8 +28,6 @@ from .mask_folders import (
 )
 from .splits import by_split
 
-IGNORED = 255
-"""Pixels of this label count neither in the loss nor in the scores."""
 MAX_LABEL = 65_535
 VOC_CLASSES = (
     *("background", "aeroplane", "bicycle", "bird", "boat", "bottle", "bus", "car", "cat", "chair", "cow", "diningtable"),

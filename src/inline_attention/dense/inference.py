@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from ..data.label_maps import IGNORED
+from ..lite.segmenter import window_slices
 
 CLASSES_AT_ONCE = 8
 """Classes whose logits are upsampled together, so that memory does not grow with the number of classes."""
@@ -68,8 +69,8 @@ def slide(model: Callable[[Tensor], Tensor], pixels: Tensor, crop: tuple[int, in
         raise ValueError(f"windows of {crop} every {stride}: each step must be at least 1, and at most the window's side")
     total: Tensor | None = None
     covered = pixels.new_zeros(pixels.shape[2:], dtype=torch.int32)
-    for rows in _windows(pixels.shape[2], crop[0], stride[0]):
-        for columns in _windows(pixels.shape[3], crop[1], stride[1]):
+    for rows in window_slices(pixels.shape[2], crop[0], stride[0]):
+        for columns in window_slices(pixels.shape[3], crop[1], stride[1]):
             logits = model(pixels[..., rows, columns])
             if total is None:
                 shape = (*logits.shape[:2], *pixels.shape[2:])
@@ -78,11 +79,3 @@ def slide(model: Callable[[Tensor], Tensor], pixels: Tensor, crop: tuple[int, in
             covered[rows, columns] += 1
     assert total is not None
     return total / covered
-
-
-def _windows(length: int, crop: int, stride: int) -> list[slice]:
-    """The windows along one side."""
-    crop = min(crop, length)
-    last = length - crop
-    starts = [*range(0, last, stride), last]
-    return [slice(start, start + crop) for start in starts]

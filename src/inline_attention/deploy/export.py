@@ -5,9 +5,7 @@ A file whose outputs differ from the model's never gets its name.
 
 import hashlib
 import json
-import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from importlib.util import find_spec
 from pathlib import Path
@@ -19,11 +17,16 @@ from torch.export import ExportedProgram
 
 from ..lite.decode import first_line
 from ..lite.description import PRECISIONS, description_of, read_description
+from ..lite.openvino_runtime import computes_in_bf16
 from ..lite.versions import versions
 from ..ops.checks import check_name
+from .draft_files import draft_files
 from .formats import FORMATS, Format, HalfPrecision, Run, export_graph
-from .onnx_file import DYNAMIC_SIDES, INPUT, OUTPUT, write_int8
-from .verify import BATCHES, RELATIVE_TOLERANCE, SIZES, TOLERANCE, Case, check_sizes, compare_outputs
+from .onnx_file import DYNAMIC_SIDES, INPUT, OUTPUT
+from .verify import BATCHES, ODD_SIZES, RELATIVE_TOLERANCE, SIZES, TOLERANCE, Case, check_sizes, compare_outputs
+
+READ_BACK = ("onnx", "openvino")
+"""Formats that `inline predict` opens: no file is left behind whose description it would refuse."""
 
 
 def export(
@@ -34,7 +37,7 @@ def export(
     kind: str = "onnx",
     precision: str = "fp32",
     batches: Sequence[int] = BATCHES,
-    sizes: Sequence[tuple[int, int]] = SIZES,
+    sizes: Sequence[tuple[int, int]] | None = None,
     measure: Callable[[Run], Mapping[str, Any]] | None = None,
     progress: Callable[[str], None] = lambda _: None,
 ) -> dict[str, Any]:
@@ -44,12 +47,13 @@ def export(
     batches and sizes. For half precision and 8 bits the difference is reported only; `measure` shows what it means.
 
     Args:
-        model: images (B, C, H, W) of any size -> one tensor. It is not changed.
+        model: images (B, C, H, W) of any size -> one tensor, (B, classes) or (B, classes, H, W). It is not changed.
         out: the file; the description has the same name with .json after it.
-        facts: fields of the description: model, data, classes, and the like. data.channels is C.
+        facts: fields of the description: model, data, classes, and the like. data.channels is C; task is 'classify', which it
+            also is if left out, or 'segment'.
         kind: a name from `FORMATS`.
-        precision: a name from `PRECISIONS`; int8 is for ONNX only.
-        batches, sizes: where the file is compared with the model.
+        precision: one of those of the format.
+        batches, sizes: where the file is compared with the model; by default `SIZES`, for OpenVINO `ODD_SIZES` too.
         measure: runs the file on real images; its result goes into the description under 'accuracy'.
         progress: called with a line about each step.
 
@@ -59,14 +63,16 @@ def export(
     form = _check_arguments(kind, precision, out)
     copy = deepcopy(model).cpu().eval().requires_grad_(False)
     channels, classes = _channels_and_classes(facts)
+    sizes = sizes or (SIZES + ODD_SIZES if kind == "openvino" else SIZES)
     check_sizes(copy, channels, sizes)
-    with _temporary_names(out, form.suffix) as (draft, description):
+    with draft_files(out, form.suffixes, description_of(out)) as (draft, description):
         progress("exporting the graph")
-        program = export_graph(HalfPrecision(deepcopy(copy)) if precision == "fp16" else copy, channels)
+        half = precision == "fp16" and not form.stores_fp16
+        program = export_graph(HalfPrecision(deepcopy(copy)) if half else copy, channels)
         progress(f"writing {kind}")
         _write(form, program, draft, precision)
         progress("comparing with the model")
-        run = _open(form, draft)
+        run = _open(form, draft, precision)
         cases = []
         for case in compare_outputs(copy, run, channels=channels, batches=batches, sizes=sizes):
             progress(f"{case}: differs by {case.difference:.1e}")
@@ -76,13 +82,13 @@ def export(
             **facts,
             "format": kind,
             "precision": precision,
-            **_file_facts(draft, form, out, channels, classes),
+            **_file_facts(draft, form, out, channels, classes, facts.get("task", "classify")),
             "checked": _summary(cases, precision),
             "accuracy": None if measure is None else dict(measure(run)),
             "versions": versions("inline-attention", "torch", "timm", *form.needs),
         }
         description.write_text(json.dumps(found, indent=1) + "\n")
-        if kind == "onnx":  # no file is left behind that `inline predict --onnx` would refuse
+        if kind in READ_BACK:
             read_description(description)
     return found
 
@@ -97,48 +103,32 @@ def _check_arguments(kind: str, precision: str, out: Path) -> Format:
     check_name("format", kind, FORMATS)
     check_name("precision", precision, PRECISIONS)
     form = FORMATS[kind]
-    if precision == "int8" and kind != "onnx":
-        raise ValueError(f"int8 is for ONNX files, not for {kind}")
+    if precision not in form.precisions:
+        formats = [name for name, other in FORMATS.items() if precision in other.precisions]
+        raise ValueError(f"{precision} is for files of the format {' or '.join(formats)}, not for {kind}")
     if out.suffix != form.suffix or out.is_dir():
         raise ValueError(f"a file of the format {kind} ends in {form.suffix}, got {out}")
     for name in form.needs:
         if find_spec(name) is None:
             raise ModuleNotFoundError(f"no {name}", name=name)
+    if precision == "bf16" and not computes_in_bf16():
+        raise ValueError("this CPU has no bf16 instructions: the file could not be compared with the model, take fp32")
     return form
-
-
-@contextmanager
-def _temporary_names(out: Path, suffix: str) -> Iterator[tuple[Path, Path]]:
-    """Temporary names of the file and its description: renamed at the end, or removed after an error."""
-    mark = f".{out.stem}.{os.getpid()}.tmp"
-    draft, description = out.with_name(mark + suffix), out.with_name(mark + ".json")
-    try:
-        yield draft, description
-        draft.replace(out)
-        description.replace(description_of(out))
-    finally:
-        for left in out.parent.iterdir():
-            if left.name.startswith(mark):
-                left.unlink(missing_ok=True)
 
 
 def _write(form: Format, program: ExportedProgram, draft: Path, precision: str) -> None:
     try:
-        form.write(program, draft)
-        if precision == "int8":
-            fp32 = draft.with_suffix(".fp32")
-            draft.rename(fp32)
-            write_int8(fp32, draft)
+        form.write(program, draft, precision)
     except OSError as error:
         raise OSError(f"cannot write {draft.parent}/: {error.strerror or first_line(error)}") from error
     except RuntimeError as error:  # e.g. no compiler, or an operator that it does not support
         raise ValueError(f"the graph cannot be written: {first_line(error)}") from error
 
 
-def _open(form: Format, draft: Path) -> Run:
+def _open(form: Format, draft: Path, precision: str) -> Run:
     """Open the file; its errors become one line."""
     try:
-        run = form.open(draft)
+        run = form.open(draft, precision)
     except Exception as error:  # onnxruntime's errors have no common base class
         raise ValueError(f"the file cannot be opened again: {first_line(error)}: not written") from error
 
@@ -159,14 +149,16 @@ def _check_case(case: Case, kind: str, precision: str, classes: int) -> None:
         raise ValueError(f"{kind} differs from the model by {case.difference:.2e} at {case}: not written")
 
 
-def _file_facts(draft: Path, form: Format, out: Path, channels: int, classes: int) -> dict[str, Any]:
+def _file_facts(draft: Path, form: Format, out: Path, channels: int, classes: int, task: str) -> dict[str, Any]:
     batch, height, width = DYNAMIC_SIDES
+    sha256, *more = (hashlib.sha256(draft.with_suffix(suffix).read_bytes()).hexdigest() for suffix in form.suffixes)
     return {
-        "sha256": hashlib.sha256(draft.read_bytes()).hexdigest(),
-        "bytes": draft.stat().st_size,
+        "sha256": sha256,
+        **{f"sha256_{suffix[1:]}": digest for suffix, digest in zip(form.suffixes[1:], more, strict=True)},
+        "bytes": sum(draft.with_suffix(suffix).stat().st_size for suffix in form.suffixes),
         "load": form.load.format(path=out.name),
         "input": {"name": INPUT, "shape": [batch, channels, height, width]},
-        "output": {"name": OUTPUT, "shape": [batch, classes]},
+        "output": {"name": OUTPUT, "shape": [batch, classes, *((height, width) if task == "segment" else ())]},
     }
 
 

@@ -1,4 +1,4 @@
-"""The formats of exported files: ONNX, torch.export and a compiled library, all written from one graph for every size.
+"""The formats of exported files: ONNX, OpenVINO, torch.export, a compiled library, all written from one graph for every size.
 
 `torch.export` runs a model on symbolic sizes. Where two sizes of its example happen to be equal, it takes them to be equal for
 good. So the example is chosen such that none are: at every stage of a model its map is padded and has several windows.
@@ -15,7 +15,10 @@ from torch.export import Dim, ExportedProgram
 
 from ..compat import LOAD_COMPILED, compile_ahead_of_time, load_compiled
 from ..lite.decode import first_line
-from .onnx_file import write_onnx
+from ..lite.description import PRECISIONS
+from ..lite.openvino_runtime import BIN, XML
+from .onnx_file import write_int8, write_onnx
+from .openvino_file import open_openvino, write_openvino
 
 EXAMPLE_SIZE = (3, 513, 577)
 """Batch, height and width: odd after every halving, and no multiple of a usual window or patch."""
@@ -26,13 +29,23 @@ Run = Callable[[Tensor], Tensor]
 class Format(NamedTuple):
     """A file format."""
 
-    suffix: str
-    write: Callable[[ExportedProgram, Path], None]
-    open: Callable[[Path], Run]
+    suffixes: tuple[str, ...]
+    """Of the file, and of those that belong to it."""
+    write: Callable[[ExportedProgram, Path, str], None]
+    """Called with a precision; in fp16 the program itself is in half precision, unless `stores_fp16`."""
+    open: Callable[[Path, str], Run]
     needs: tuple[str, ...]
     """Packages besides torch."""
     load: str
     """How a user opens the file."""
+    precisions: tuple[str, ...] = ("fp32", "fp16")
+    stores_fp16: bool = False
+    """Whether fp16 is how weights are stored, and not how the file computes."""
+
+    @property
+    def suffix(self) -> str:
+        """Of the file that is opened."""
+        return self.suffixes[0]
 
 
 class HalfPrecision(nn.Module):
@@ -72,8 +85,18 @@ def export_graph(model: nn.Module, channels: int = 3) -> ExportedProgram:
         ) from error
 
 
-def open_onnx(path: Path) -> Run:
-    """Open an ONNX file with onnxruntime on the CPU."""
+def _write_onnx(program: ExportedProgram, path: Path, precision: str) -> None:
+    if precision != "int8":
+        write_onnx(program, path)
+        return
+    fp32 = path.with_suffix(".fp32")
+    write_onnx(program, fp32)
+    write_int8(fp32, path)
+    fp32.unlink()
+
+
+def open_onnx(path: Path, precision: str = "fp32") -> Run:
+    """Open an ONNX file with onnxruntime on the CPU; the file itself has its precision."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -84,7 +107,7 @@ def open_onnx(path: Path) -> Run:
     return lambda images: torch.from_numpy(session.run(None, {entry.name: images.numpy()})[0])
 
 
-def _write_program(program: ExportedProgram, path: Path) -> None:
+def _write_program(program: ExportedProgram, path: Path, precision: str) -> None:
     """Without the example input, and without the source lines of the nodes, which name this machine's paths."""
     program.example_inputs = None
     for module in program.graph_module.modules():
@@ -94,16 +117,24 @@ def _write_program(program: ExportedProgram, path: Path) -> None:
         torch.export.save(program, file)
 
 
-def _open_program(path: Path) -> Run:
+def _open_program(path: Path, precision: str) -> Run:
     return torch.export.load(path).module(check_guards=False)
 
 
 FORMATS = {
     "onnx": Format(
-        ".onnx", write_onnx, open_onnx, ("onnx", "onnxscript", "onnxruntime"), "inline predict --onnx {path} IMAGES"
+        (".onnx",), _write_onnx, open_onnx, ("onnx", "onnxscript", "onnxruntime"), "inline predict --onnx {path} IMAGES",
+        ("fp32", "fp16", "int8"),
+    ),
+    "openvino": Format(
+        (XML, BIN), write_openvino, open_openvino, ("openvino", "onnx", "onnxscript"),
+        "inline predict --openvino {path} IMAGES", PRECISIONS, stores_fp16=True,
     ),
     "torch-export": Format(
-        ".pt2", _write_program, _open_program, (), "torch.export.load({path!r}).module(check_guards=False)"
+        (".pt2",), _write_program, _open_program, (), "torch.export.load({path!r}).module(check_guards=False)"
     ),
-    "aoti": Format(".pt2", compile_ahead_of_time, load_compiled, (), LOAD_COMPILED),
+    "aoti": Format(
+        (".pt2",), lambda program, path, _: compile_ahead_of_time(program, path), lambda path, _: load_compiled(path), (),
+        LOAD_COMPILED,
+    ),
 }  # fmt: skip

@@ -12,6 +12,7 @@ import torch
 from torch.export import ExportedProgram
 
 from ..lite.decode import first_line
+from .resampling import pooling_as_products
 
 INPUT, OUTPUT = "images", "logits"
 DYNAMIC_SIDES = ("batch", "height", "width")
@@ -28,7 +29,12 @@ def write_onnx(program: ExportedProgram, path: Path) -> None:
     try:
         with _quiet():
             translated = torch.onnx.export(
-                program, dynamo=True, input_names=[INPUT], output_names=[OUTPUT], verbose=False, optimize=False
+                pooling_as_products(program),
+                dynamo=True,
+                input_names=[INPUT],
+                output_names=[OUTPUT],
+                verbose=False,
+                optimize=False,
             )
             graph = _simplify(translated.model) if translated is not None else None
     except Exception as error:  # torch.onnx raises many kinds
@@ -101,9 +107,13 @@ def _name_dynamic_sides(graph: Any) -> None:
     if "" in names or len(names) != len(DYNAMIC_SIDES):
         fixed = [name for place, name in zip((0, 2, 3), DYNAMIC_SIDES, strict=True) if not images[place].dim_param]
         raise ValueError(f"the graph is for one {', '.join(fixed) or 'size'} only: it is not written")
-    for side in (*images, *graph.graph.output[0].type.tensor_type.shape.dim):
+    outputs = graph.graph.output[0].type.tensor_type.shape.dim
+    for side in (*images, *outputs):
         if side.dim_param:
             side.dim_param = names.get(side.dim_param, side.dim_param)
+    if len(outputs) == 4:  # one for each pixel: torch writes the sides of the image as they were computed
+        for place, name in zip((2, 3), DYNAMIC_SIDES[1:], strict=True):
+            outputs[place].dim_param = name
 
 
 def _cause(error: BaseException) -> str:

@@ -1,4 +1,4 @@
-"""The evaluation transform of a classifier in pillow and numpy: the same numbers as timm's, without torch."""
+"""The evaluation transforms of classifiers and segmenters in pillow and numpy: the same numbers as with torch, without it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -43,12 +43,7 @@ class NumpyTransform:
         """An image in RGB or grey -> (C, H, W)."""
         resized = self._resize(image)
         top, left = (round((side - kept) / 2) for side, kept in zip((resized.height, resized.width), self.size, strict=True))
-        centre = resized.crop((left, top, left + self.size[1], top + self.size[0]))
-        pixels = np.asarray(centre, dtype=np.float32).reshape(*self.size, self.channels).transpose(2, 0, 1)
-        mean, std = (
-            np.array(per_channel(values, self.channels), dtype=np.float32).reshape(-1, 1, 1) for values in (self.mean, self.std)
-        )
-        return np.ascontiguousarray((pixels / np.float32(255) - mean) / std)
+        return _normalise(resized.crop((left, top, left + self.size[1], top + self.size[0])), self.mean, self.std)
 
     def _resize(self, image: Image.Image) -> Image.Image:
         to = resized_size(image, self.size, self.crop, self.crop_mode)
@@ -57,6 +52,38 @@ class NumpyTransform:
             # timm resizes to rectangles bilinearly, whatever is asked for
             return image.resize(to, Image.Resampling.BILINEAR)
         return image.resize(to, INTERPOLATIONS[self.interpolation])
+
+
+@dataclass(frozen=True)
+class SegmentTransform:
+    """Resize by the shorter side, normalise. C: channels, 1 or 3."""
+
+    side: int
+    """The shorter side after resizing; 0 keeps the image's size."""
+    longest: int
+    """The most that the longer side may be after resizing."""
+    channels: int
+    interpolation: str
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    windows: tuple[int, ...] | None = None
+    """Height and width of the windows that the model sees, and the steps down and to the right; None for the whole image."""
+
+    def __call__(self, image: Image.Image) -> NDArray[np.float32]:
+        """An image in RGB or grey -> (C, H, W)."""
+        if self.side:
+            side = min(self.side, self.longest * min(image.size) / max(image.size))
+            scale = side / min(image.size)
+            width, height = (max(1, round(length * scale)) for length in image.size)
+            check_resize(image, width, height)
+            image = image.resize((width, height), INTERPOLATIONS[self.interpolation])
+        return _normalise(image, self.mean, self.std)
+
+
+def _normalise(image: Image.Image, mean: tuple[float, ...], std: tuple[float, ...]) -> NDArray[np.float32]:
+    pixels = np.asarray(image, dtype=np.float32).reshape(image.height, image.width, -1).transpose(2, 0, 1)
+    shift, scale = (np.array(per_channel(values, len(pixels)), dtype=np.float32).reshape(-1, 1, 1) for values in (mean, std))
+    return np.ascontiguousarray((pixels / np.float32(255) - shift) / scale)
 
 
 def resized_size(image: Image.Image, size: tuple[int, int], crop: float, crop_mode: str) -> tuple[int, int]:

@@ -21,7 +21,7 @@ from ..models.load_official import read_checkpoint, select_weights
 from ..models.packaged_weights import packaged_path, tags_of
 from ..models.published_models import REPORTED, SOURCE, identify
 from ..models.published_weights import read_published
-from .config import check_seed, nearest
+from .config import TaskConfig, check_seed, nearest
 from .model_factory import load_weights, make_model, published_path, weights_path
 from .weights_metadata import check_metadata, classes_of, data_of, make_for_file
 
@@ -44,6 +44,8 @@ class Trained:
     """The fingerprint of the images by which a run chose these weights, if their file records it."""
     reported: Mapping[str, Any] | None = None
     """What the authors report of these very weights: top1, in percent, and the source. Not measured here."""
+    task: TaskConfig | None = None
+    """Of a segmenter that is exported; None for a classifier."""
 
 
 def load_trained(what: str, weights: Path | None = None, *, ema: bool = False, pretrained: bool = False) -> Trained:

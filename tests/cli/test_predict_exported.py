@@ -7,21 +7,25 @@ import shutil
 import subprocess
 import sys
 from dataclasses import fields
+from hashlib import sha256
 from pathlib import Path
 
 import numpy as np
 import onnxruntime
+import openvino
 import pytest
 import torch
 from PIL import Image
 
 from inline_attention.cli.predict import Predict
-from inline_attention.cli.predict_onnx import NOT_FOR_ONNX, PredictOnnx
+from inline_attention.cli.predict_exported import NOT_FOR_FILES, PredictExported, PredictOnnx, PredictOpenVino
 from inline_attention.data.config import DataConfig
 from inline_attention.lite.description import read_description
 from inline_attention.training.load_trained import Trained
 
 from ..lite.exported import CLASSES, description, graph, matrix, write
+from ..lite.test_segmenter import about as segmenter_description
+from ..lite.test_segmenter import graph as segmenter_graph
 from .test_main import run
 
 ROOT = Path(__file__).parents[2]
@@ -114,15 +118,17 @@ def test_a_grey_model(tmp_path, capsys):
 
 def test_every_option_of_predict_is_taken_or_refused():
     """An option that `inline predict` gets must be thought of here."""
-    taken = {entry.name for entry in fields(PredictOnnx)}
-    assert taken | set(NOT_FOR_ONNX) == {entry.name for entry in fields(Predict)} | {"onnx"}
-    assert not taken & set(NOT_FOR_ONNX)
-    assert {entry.name: entry.default for entry in fields(PredictOnnx) if entry.name not in ("images", "onnx")} == {
-        entry.name: entry.default for entry in fields(Predict) if entry.name in taken - {"images", "onnx"}
+    taken = {entry.name for entry in fields(PredictExported)}
+    assert taken | set(NOT_FOR_FILES) == {entry.name for entry in fields(Predict)}
+    assert not taken & set(NOT_FOR_FILES)
+    for kind, command in (("onnx", PredictOnnx), ("openvino", PredictOpenVino)):
+        assert {entry.name for entry in fields(command)} == taken | {kind}
+    assert {entry.name: entry.default for entry in fields(PredictExported)} == {
+        entry.name: entry.default for entry in fields(Predict) if entry.name in taken
     }
 
 
-@pytest.mark.parametrize("name", NOT_FOR_ONNX)
+@pytest.mark.parametrize("name", NOT_FOR_FILES)
 def test_options_that_do_not_go_with_it(here, capsys, name):
     for word in ([f"--{name}", "1"], [f"--{name}=1"], [f"--no-{name}"]):
         code, out, err = run(capsys, "predict", str(here / "images"), *word, "--onnx", str(here / "model.onnx"))
@@ -130,7 +136,7 @@ def test_options_that_do_not_go_with_it(here, capsys, name):
 
 
 def test_from_python_too(here, capsys):
-    PredictOnnx((str(here / "images" / "a.png"),), here / "model.onnx", top=1).run()
+    PredictOnnx((str(here / "images" / "a.png"),), onnx=here / "model.onnx", top=1).run()
     out, _ = capsys.readouterr()
     wanted = expected(here, here / "images" / "a.png")
     best = max(wanted, key=lambda name: wanted[name])
@@ -152,6 +158,96 @@ def test_a_name_that_begins_with_a_dash(here, capsys, monkeypatch, tmp_path):
     code, out, _ = run(capsys, "predict", "--onnx", str(here / "model.onnx"), "--top", "1", "--", "-a.png")
     assert code == 0
     assert out.startswith("-a.png\n")
+
+
+def test_a_segmenter_draws_the_class_of_every_pixel(here, capsys, tmp_path, monkeypatch):
+    """By the channel that is brightest; no name is given twice, and no image is written over."""
+    data = segmenter_graph()
+    file, image = write(tmp_path, data, segmenter_description(data)), here / "images" / "a.png"
+    monkeypatch.chdir(tmp_path)
+    code, out, err = run(capsys, "predict", str(image), str(image), "--onnx", str(file), "--json")
+    assert (code, err) == (0, "")
+    rows = [json.loads(line) for line in out.splitlines()]
+    drawn = [f"predictions/{name}.png" for name in ("a", "a-2")]
+    assert [(row["image"], row["drawn"], row["labels"]) for row in rows] == [
+        (str(image), path, path.replace(".png", "_labels.png")) for path in drawn
+    ]
+    labels = np.asarray(Image.open(tmp_path / rows[0]["labels"]))
+    assert labels.shape == np.asarray(Image.open(image)).shape[:2]
+    shares = {entry["name"]: entry["share"] for entry in rows[0]["classes"]}
+    assert shares == {name: (labels == number).mean() for number, name in enumerate(CLASSES) if (labels == number).any()}
+    assert np.asarray(Image.open(tmp_path / drawn[0])).shape[1] == np.asarray(Image.open(image)).shape[1] * 12
+    code, out, _ = run(capsys, "predict", str(image), "--onnx", str(file), "--out", "other")
+    assert code == 0
+    assert out.splitlines()[0] == f"{image} -> other/a.png"
+    assert sum(float(line.split("%")[0]) for line in out.splitlines()[1:]) == pytest.approx(100, abs=0.05)
+    Image.new("RGB", (9, 9)).save(tmp_path / "b.png")
+    code, _, err = run(capsys, "predict", "b.png", "--onnx", str(file), "--out", ".")
+    assert (code, err) == (2, "inline: b.png would be written over the image that it is made from: choose another --out\n")
+
+
+def test_openvino_says_what_onnxruntime_says(here, capsys, tmp_path):
+    """The same model as an IR; a part of it that is missing, cut or replaced is refused."""
+    model = openvino.Core().read_model(here / "model.onnx")
+    openvino.save_model(model, tmp_path / "model.xml", compress_to_fp16=False)
+    parts = [tmp_path / "model.xml", tmp_path / "model.bin"]
+    digests = [sha256(part.read_bytes()).hexdigest() for part in parts]
+    about = {**description(b""), "format": "openvino", "sha256": digests[0], "sha256_bin": digests[1]}
+    (tmp_path / "model.xml.json").write_text(json.dumps(about))
+    found = {}
+    for kind, file in (("onnx", here / "model.onnx"), ("openvino", parts[0])):
+        code, out, err = run(capsys, "predict", str(here / "images"), f"--{kind}", str(file), "--json")
+        assert (code, err) == (0, "")
+        found[kind] = [json.loads(line)["classes"] for line in out.splitlines()]
+    for one, other in zip(found["onnx"], found["openvino"], strict=True):
+        assert [entry["name"] for entry in one] == [entry["name"] for entry in other]
+        assert [entry["probability"] for entry in one] == pytest.approx([entry["probability"] for entry in other], abs=1e-6)
+    words = ("predict", str(here / "images"), "--openvino", str(parts[0]))
+    for part in parts:
+        data = part.read_bytes()
+        for other in (data[:-1], b"", bytes([data[0] ^ 1]) + data[1:]):
+            part.write_bytes(other)
+            said = f"{part} is not the file that model.xml.json describes: truncated, or replaced"
+            assert run(capsys, *words) == (2, "", f"inline: {said}\n")
+        part.write_bytes(data)
+    parts[1].rename(tmp_path / "other.bin")
+    assert run(capsys, *words) == (2, "", f"inline: there is no file {parts[1]}, which belongs to model.xml\n")
+    (tmp_path / "other.bin").rename(parts[1])
+    parts[0].write_text("<net>")
+    (tmp_path / "model.xml.json").write_text(json.dumps({**about, "sha256": sha256(b"<net>").hexdigest()}))
+    code, out, err = run(capsys, *words)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert err.startswith(f"inline: {parts[0]} cannot be opened as OpenVINO: ")
+    (tmp_path / "model.xml.json").write_text((here / "model.onnx.json").read_text())
+    said = f"{tmp_path / 'model.xml.json'} describes a file of the format onnx, not an OpenVINO file"
+    assert run(capsys, *words) == (2, "", f"inline: {said}\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--onnx", "a.onnx", "--openvino", "a.xml"], "--openvino does not go with --onnx: leave it out"),
+        (["--openvino", "a.xml", "--onnx", "a.onnx"], "--onnx does not go with --openvino: leave it out"),
+        (["--openvino", "a.xml", "--model", "x"], "--model does not go with --openvino: leave it out"),
+        (["--openvino", "a.onnx"], "an OpenVINO file ends in .xml, got a.onnx"),
+        (["--openvino", "nowhere.xml"], "there is no file nowhere.xml"),
+        (["--onnx", "HERE/model.onnx", "--out", "x"], "--out is for models that segment: leave it out"),
+    ],
+)
+def test_mistakes_with_two_runtimes(here, capsys, words, message):
+    words = [word.replace("HERE", str(here)) for word in words]
+    assert run(capsys, "predict", str(here / "images"), *words) == (2, "", f"inline: {message}\n")
+
+
+def test_without_openvino_it_says_how_to_get_it(here, capsys, monkeypatch, tmp_path):
+    for name in ("model.xml", "model.bin"):
+        (tmp_path / name).write_bytes(b"")
+    empty = sha256(b"").hexdigest()
+    about = {**description(b""), "format": "openvino", "sha256": empty, "sha256_bin": empty}
+    (tmp_path / "model.xml.json").write_text(json.dumps(about))
+    monkeypatch.setitem(sys.modules, "openvino", None)
+    code, _, err = run(capsys, "predict", str(here / "images"), "--openvino", str(tmp_path / "model.xml"))
+    assert (code, err) == (2, "inline: the command needs openvino: pip install 'inline-attention[openvino]'\n")
 
 
 BAD = {
