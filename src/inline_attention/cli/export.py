@@ -37,7 +37,7 @@ class Export:
     """Export a classifier or segmenter as a file for other programs, compared with the model and kept only if it agrees."""
 
     model: Annotated[str, tyro.conf.Positional]
-    """A run's folder, a file of weights (ours or the authors'), or a name: untrained without --pretrained, --weights or a tag."""
+    """A run's folder, a file of weights (ours or the authors'), or a name: untrained without --pretrained, --weights or tag."""
     pretrained: bool = False
     """Take the published weights of a model that is given by name; they are downloaded unless they are here."""
     weights: Path | None = None
