@@ -44,7 +44,7 @@ def test_fetch_verify_convert_remove(server, tmp_path, capsys, monkeypatch):
     assert "no licence" in out
     main(["list", "--json"])
     listed = {record["model"]: record["weights"] for record in json.loads(capsys.readouterr().out)["models"]}
-    assert (listed[NAME], listed["inline_swin_tiny"], listed["inline_swin_nano"]) == ("here", "online", "digits")
+    assert (listed[NAME], listed["inline_swin_tiny"], listed["inline_swin_nano"]) == ("here", "online", "digits, fashion_mnist")
     assert records(capsys, NAME, "--remove")[NAME]["file"] is None
     assert {file.suffix for file in path.parent.iterdir()} == {".lock", ".sha256"}
     assert server.asked.total() == 1

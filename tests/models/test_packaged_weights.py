@@ -6,8 +6,9 @@ import pytest
 import timm
 import torch
 
+from inline_attention.data.sources import FASHION_CLASSES
 from inline_attention.models.packaged_weights import PACKAGED, packaged_path
-from inline_attention.training import evaluate
+from inline_attention.training import evaluate, predict
 from inline_attention.training.config import ModelConfig, Recipe
 from inline_attention.training.load_trained import load_trained, metadata_of
 from inline_attention.training.model_factory import build_model
@@ -29,6 +30,10 @@ def test_the_table_agrees_with_the_file(name):
     assert f"| {name} | {metadata['top1']:.2f} |" in (path.parent / "README.md").read_text()
 
 
+def test_names_of_classes():
+    assert PACKAGED["inline_swin_nano.fashion_mnist"].classes == FASHION_CLASSES
+
+
 @pytest.mark.parametrize("name", ["inline_deit_nano.digits", "inline_swin_nano.digits"])
 def test_the_score_of_the_card(name):
     """timm's model, and ours by its name, see what the card says."""
@@ -44,21 +49,29 @@ def test_the_score_of_the_card(name):
 
 
 def test_every_argument_of_timm():
-    name = "inline_swin_nano.digits"
+    name = "inline_swin_nano.fashion_mnist"
     assert name in timm.list_pretrained("inline_*")
     plain = timm.create_model(name)
-    assert (plain.in_chans, plain.img_size, plain.num_classes) == (3, (16, 16), 10)
+    assert (plain.in_chans, plain.img_size, plain.num_classes) == (1, (28, 28), 10)
     assert timm.create_model("inline_swin_nano").num_classes == 1000, "without a tag, nothing changes"
     model = timm.create_model(name, pretrained=True, num_classes=3, img_size=(40, 24)).eval()
     trained = timm.create_model(name, pretrained=True).eval()
-    images = torch.randn(1, 3, 40, 24)
+    images = torch.randn(1, 1, 40, 24)
     assert model(images).shape == (1, 3)
     torch.testing.assert_close(model.forward_features(images), trained.forward_features(images))
-    assert timm.create_model(name, pretrained=True, features_only=True)(images)[0].shape == (1, 20, 40, 24)
-    with pytest.raises(ValueError, match=r"by their names only: inline_swin_nano\.digits"):
+    assert timm.create_model(name, pretrained=True, features_only=True)(images)[0].shape == (1, 20, 20, 12)
+    with pytest.raises(ValueError, match=r"by their names only: inline_swin_nano\.digits, inline_swin_nano\.fashion_mnist"):
         timm.create_model("inline_swin_nano", pretrained=True)
     with pytest.raises(RuntimeError, match="Invalid pretrained tag"):
         timm.create_model("inline_swin_nano.cats", pretrained=True)
+
+
+def test_a_clothes_model_without_its_images():
+    """Prediction needs no data set."""
+    from PIL import Image
+
+    found = predict(load_trained("inline_deit_nano.fashion_mnist"), Image.new("L", (28, 28)))[0]
+    assert {label for label, _ in found} < set(FASHION_CLASSES)
 
 
 def starting(name, weights=None, **more):

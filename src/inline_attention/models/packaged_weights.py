@@ -1,4 +1,4 @@
-"""Weights inside the package: small models trained on digits, by timm's tags, such as inline_swin_nano.digits.
+"""Weights inside the package: small models trained on digits and clothes, by timm's tags, such as inline_swin_nano.digits.
 
 `weights/README.md` beside the files says how each was trained and what it reaches.
 """
@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from timm.models import split_model_name_tag
+
+CLOTHES = ("t-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "boot")
 
 
 @dataclass(frozen=True)
@@ -31,9 +33,12 @@ class Packaged:
 
 
 DIGITS: dict[str, Any] = {"data": "digits", "classes": tuple("0123456789"), "size": 16}
+FASHION: dict[str, Any] = {"data": "fashion-mnist", "classes": CLOTHES, "size": 28, "channels": 1}
 PACKAGED = {
     "inline_deit_nano.digits": Packaged(**DIGITS, arguments={"patch_size": 2}),
     "inline_swin_nano.digits": Packaged(**DIGITS, arguments={"patch_size": 1}),
+    "inline_deit_nano.fashion_mnist": Packaged(**FASHION, arguments={"patch_size": 4}),
+    "inline_swin_nano.fashion_mnist": Packaged(**FASHION, arguments={"patch_size": 2}),
 }
 """The files, by the names that timm has for them."""
 
