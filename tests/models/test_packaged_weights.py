@@ -74,13 +74,16 @@ def test_a_clothes_model_without_its_images():
     assert {label for label, _ in found} < set(FASHION_CLASSES)
 
 
-def starting(name, weights=None, **more):
-    recipe = Recipe(model=ModelConfig(name, pretrained=True, weights=weights, **more))
+def starting(name, weights=None):
+    recipe = Recipe(model=ModelConfig(name, pretrained=True, weights=weights))
     return build_model(make_task(recipe), ("a", "b", "c"))
 
 
-def test_training_starts_from_them():
-    model, report = starting("inline_deit_nano.digits", args="patch_size=2")
+@pytest.mark.parametrize("pretrained", [True, False])
+def test_training_starts_from_them(pretrained):
+    """A tag is that of weights, asked for or not."""
+    recipe = Recipe(model=ModelConfig("inline_deit_nano.digits", pretrained=pretrained, args="patch_size=2"))
+    model, report = build_model(make_task(recipe), ("a", "b", "c"))
     trained = load_trained("inline_deit_nano.digits").model
     for block, other in zip(model.stages[0].blocks, trained.stages[0].blocks, strict=True):
         assert torch.equal(block.mixer.kv.weight, other.mixer.kv.weight)

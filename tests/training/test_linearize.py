@@ -262,7 +262,7 @@ def test_images_without_classes(teacher, capsys):
     ("words", "said"),
     [
         ([], "no model"),
-        (["inline_deit_nano"], "inline_deit_nano needs weights: --weights FILE, or --pretrained for those that timm has"),
+        (["inline_deit_nano"], "inline_deit_nano needs weights: --weights FILE, or inline_deit_nano.digits or"),
         (["RUN", "--mixer", "fast"], "unknown mixer 'fast'"),
         (["RUN", "--only", "blocks.9"], "matches the whole name of no attention"),
         (["RUN", "--batch", "0"], "must be positive"),

@@ -36,21 +36,6 @@ class AnalyzedImages:
     """Of the images, for messages."""
 
 
-def images_of(name: str) -> str | None:
-    """The source of the images that a model of the package was trained on, if these are here."""
-    from ..data.config import DataConfig
-    from ..data.sources import open_source
-    from ..models.packaged_weights import PACKAGED
-
-    if name not in PACKAGED:
-        return None
-    try:
-        open_source(DataConfig(source=PACKAGED[name].data))
-    except (ValueError, ModuleNotFoundError):
-        return None
-    return PACKAGED[name].data
-
-
 def load_models(names: Sequence[str], *, pretrained: bool, seed: int, device: "torch.device") -> list[LoadedModel]:
     """Load runs' folders, files of weights, and models by name: untrained, but for tags and with `pretrained`."""
     from ..analysis.model_analysis import AnalyzedModel
@@ -95,14 +80,13 @@ def load_images(
     from ..data.datasets import StreamingDataset
     from ..data.sources import open_split
     from ..data.splits import NoSplitError
+    from ..models.packaged_weights import PACKAGED
     from ..training.eval_images import validation_set
 
     if count < 1:
         raise ValueError(f"--count must be positive, got {count}")
     first = next((one for one in models if Path(one.given).is_dir()), models[0])
-    if data is None and not Path(first.given).exists():
-        data = images_of(first.given)
-    if data is None and not Path(first.given).is_dir():
+    if data is None and not Path(first.given).is_dir() and first.given not in PACKAGED:
         return AnalyzedImages([sample_image(name) for name in PHOTOS][:count], None, "sample images")
     labelled = True
     try:

@@ -215,7 +215,7 @@ def print_rest(
         some = "all of them" if images.trained_on >= len(source.val) else f"{images.trained_on:,} of them"
         console.print(f"The run was trained on {some}: this is no measure of other images.", highlight=False, soft_wrap=True)
     elif images.chosen_by:
-        note = "The run chose these weights by these very images; its own table has the last weights' score."
+        note = "These weights were chosen by these very images; the table of their run has the last weights' score."
         console.print(note, highlight=False, soft_wrap=True)
     if bad:
         console.print(f"{len(bad)} images or entries were left out:", highlight=False)

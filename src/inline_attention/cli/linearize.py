@@ -142,18 +142,9 @@ class Linearize:
         return out
 
     def _teacher(self) -> "Trained":
-        from timm.models import is_model
+        from ..training.load_trained import load_trained
 
-        from ..training.load_trained import load_trained, make_named
-
-        what = self.model or ""
-        if self.weights is not None and Path(what).exists():
-            raise ValueError(f"--weights is for a model that is named, and {what} has its own: leave out one of the two")
-        if self.pretrained:
-            return make_named(what, pretrained=True)
-        if self.weights is None and is_model(what) and not Path(what).exists():
-            raise ValueError(f"{what} needs weights: --weights FILE, or --pretrained for those that timm has")
-        return load_trained(what, self.weights)
+        return load_trained(self.model or "", self.weights, pretrained=self.pretrained)
 
     def _config(self, trained: "Trained", now: "Linearize") -> "LinearizeConfig":
         """What to do. `now` has the options of this call: where images are read from may differ from the first call."""

@@ -292,7 +292,8 @@ def _check_arguments(arguments: Mapping[str, Any]) -> None:
 def _weights_of(variant: str, arguments: Mapping[str, Any]) -> str | Path | None:
     """The file or the address that `pretrained=True` loads; None if the weights are on a hub, which timm reads.
 
-    timm itself cannot download the published files: it takes a file's name in the cache from the address.
+    In timm's own order: a state dictionary, a file, a hub, an address. timm itself cannot download the published files: it
+    takes a file's name in the cache from the address.
     """
     chosen = {name: arguments.get(name) for name in ("pretrained_cfg", "pretrained_cfg_overlay")}
     cfg = resolve_pretrained_cfg(variant, **chosen)

@@ -63,7 +63,8 @@ class ModelConfig:
     swap: str = ""
     """Replace the model's attention, such as a timm ViT's by InLine: arguments of `swap` as in TOML, 'mixer="inline"'."""
     pretrained: bool = False
-    """Start from the model's published weights: the authors', for inline_* models, or those that timm has for its own."""
+    """Start from the model's published weights: the authors', for inline_* models, or those that timm has for its own. A name
+    with a tag, such as inline_swin_nano.digits, starts from the weights of the tag without it."""
     weights: str | None = None
     """Start from these weights: a file (ours or the authors') or a run's folder. Other sizes and classes are adapted. With
     model.pretrained, or for an inline_* model, also a folder of published files, such as inline_swin_tiny.pth."""

@@ -25,6 +25,7 @@ from ..dense.detector import make_detector
 from ..dense.pyramid import Pyramid
 from .config import Recipe
 from .dense_task import DenseTask
+from .model_factory import is_pretrained
 from .recipe import BOX_HEADS, model_arguments
 from .task import Meter
 
@@ -40,7 +41,7 @@ class Detect(DenseTask):
 
     def __init__(self, recipe: Recipe) -> None:
         if recipe.task.freeze_norm is None:  # without weights, a frozen norm does not normalise
-            has_weights = recipe.model.weights is not None or recipe.model.pretrained
+            has_weights = recipe.model.weights is not None or is_pretrained(recipe.model)
             recipe = replace(recipe, task=replace(recipe.task, freeze_norm=has_weights))
         super().__init__(recipe)
 

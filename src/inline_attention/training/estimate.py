@@ -12,7 +12,7 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from ..data.loader import Batch, evaluation_batches, training_batches, worker_count
 from ..data.sources import Source
-from .model_factory import build_model
+from .model_factory import build_model, is_pretrained
 from .schedule import build_optimizer, make_plan
 from .task import Task
 
@@ -58,7 +58,7 @@ def estimate(task: Task, processes: int, device: torch.device, source: Source | 
     source = task.open() if source is None else source
     task = task.suited_to(source)
     recipe = task.recipe
-    model, _ = build_model(task, source.classes, resume=task.recipe.model.pretrained)  # a dry run downloads nothing
+    model, _ = build_model(task, source.classes, resume=is_pretrained(recipe.model))  # a dry run downloads nothing
     plan = make_plan(recipe, len(source.train), processes)
     model = model.to(device).train()
     tried = min(TRIAL_BATCH, plan.micro_batch)

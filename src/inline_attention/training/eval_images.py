@@ -7,6 +7,7 @@ from typing import Any
 from ..data.datasets import StreamingDataset
 from ..data.sources import Source, folder_names
 from ..data.splits import NoSplitError, canonical
+from ..models.packaged_weights import PACKAGED
 from .classify import Classify
 from .config import Recipe
 from .load_trained import Trained
@@ -68,6 +69,8 @@ def validation_set(
     trained: Trained, model: str, data: str | None, root: str | None = None, split: str | None = None
 ) -> EvalImages:
     """The images to score a classifier on; see `eval_images`."""
+    if data is None and model in PACKAGED:
+        data = PACKAGED[model].data
     found = eval_images(Classify(Recipe(data=trained.data)), trained.classes, model, data, root, split)
     same = trained.chosen_by is not None and trained.chosen_by == found.source.scored["fingerprint"]
     return replace(found, chosen_by=found.chosen_by or same)

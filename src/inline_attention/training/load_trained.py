@@ -59,11 +59,14 @@ def load_trained(what: str, weights: Path | None = None, *, ema: bool = False, p
         pretrained: for a model's name: its published weights, which are downloaded unless they are here.
     """
     if Path(what).exists():
-        if pretrained:
-            raise ValueError(f"pretrained is for a model that is named, and {what} has its own weights: leave it out")
+        if pretrained or weights is not None:
+            given = "pretrained" if pretrained else f"weights {weights}"
+            raise ValueError(f"{given} is for a model that is named, and {what} has its own: leave out one of the two")
         return _from_file(weights_path(what), None, ema=ema)
     if not is_model(what):
         raise ValueError(f"{what} is neither a run's folder, nor a file, nor a model{nearest(what, list_models())}")
+    if ema and (pretrained or weights is None):
+        raise ValueError(f"ema: {what} has no file to take an average out of: give weights, a file that holds both")
     if weights is not None and not pretrained:
         if not weights.exists():
             raise ValueError(f"there is no file {weights}")
@@ -93,6 +96,10 @@ def make_named(name: str, *, pretrained: bool = False, seed: int = 0, folder: Pa
     if pretrained and not is_model_pretrained(name):
         tags = " and ".join(tags_of(name))
         raise ValueError(f"{name} has no published weights" + (f", but {tags} have" if tags else ""))
+    if folder is not None and (packaged_path(name) or not name.startswith("inline_")):
+        raise ValueError(
+            f"pretrained and weights {folder}: {name} has no published files to look for: leave out one of the two"
+        )
     torch.manual_seed(seed)
     if name.startswith("inline_"):
         return _make_ours(name, f"untrained, seed {seed}", folder, pretrained=pretrained)
@@ -168,11 +175,10 @@ def spec_of(metadata: Mapping[str, Any], path: Path) -> tuple[str, dict[str, Any
 
 def task_named(what: str, weights: Path | None = None) -> str:
     """What a model was trained for: 'classify', 'detect' or 'segment'. Files without this metadata are classifiers."""
-    path = weights or Path(what)
-    if not path.exists():
+    path = weights_path(what) if Path(what).exists() else weights
+    if path is None or not path.exists() or (path.is_dir() and not (path / "best.safetensors").is_file()):
         return "classify"
-    file = weights_path(path, "" if weights is None else what)
-    return str(metadata_of(file).get("task", {}).get("name", "classify"))
+    return str(metadata_of(weights_path(path)).get("task", {}).get("name", "classify"))
 
 
 def metadata_of(path: Path) -> Mapping[str, Any]:

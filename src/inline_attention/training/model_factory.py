@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from timm.models import create_model, get_pretrained_cfg, is_model, is_model_pretrained, list_models
+from timm.models import create_model, get_pretrained_cfg, is_model, is_model_pretrained, list_models, split_model_name_tag
 from timm.utils import freeze
 from torch import Tensor, nn
 
@@ -35,13 +35,14 @@ def build_model(task: "Task", classes: Sequence[str], *, resume: bool = False) -
     reseed(recipe.run.seed, Purpose.WEIGHTS)
     name, arguments = task.model_spec(len(classes))
     path = None if resume else starting_weights(config)
-    if config.pretrained and not resume and path is None:
+    pretrained = is_pretrained(config)
+    if pretrained and not resume and path is None:
         arguments = {**arguments, "pretrained": True}  # timm's own
     model = task.make_model(name, arguments, len(classes))
     backbone: Any = task.backbone(model)
     report = f"{name}: the weights that timm has for it" if "pretrained" in arguments else None
     if path is not None:
-        report = f"{path}: {task.load_weights(model, path, read_published(path, name) if config.pretrained else None)}"
+        report = f"{path}: {task.load_weights(model, path, read_published(path, name) if pretrained else None)}"
     if config.checkpointing:
         try:
             backbone.set_grad_checkpointing(True)
@@ -56,9 +57,14 @@ def build_model(task: "Task", classes: Sequence[str], *, resume: bool = False) -
     return model, report
 
 
+def is_pretrained(config: ModelConfig) -> bool:
+    """Whether training starts from published weights: if they are asked for, and by a name with a tag."""
+    return config.pretrained or (config.weights is None and bool(split_model_name_tag(config.name)[1]))
+
+
 def starting_weights(config: ModelConfig) -> Path | None:
     """The file that training starts from, downloaded if need be; None for random weights, and for those that timm loads."""
-    if not config.pretrained:
+    if not is_pretrained(config):
         return None if config.weights is None else weights_path(config.weights, config.name)
     name = config.name
     if not is_model_pretrained(name):
