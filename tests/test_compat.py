@@ -2,12 +2,16 @@
 
 import os
 import re
+import sys
 from dataclasses import dataclass
 from importlib.util import find_spec, module_from_spec
 from inspect import signature
 from pathlib import Path
+from runpy import run_module
 from typing import Annotated, get_type_hints
+from unittest.mock import MagicMock
 
+import openvino_telemetry
 import pytest
 import segmentation_models_pytorch as smp
 import torch
@@ -160,6 +164,21 @@ def test_names_of_options_are_those_that_tyro_uses():
         "plain": None, "source": "from", "part": "", "described": None
     }  # fmt: skip
     assert tyro.cli(Options, args=["--from", "5"]).source == 5
+
+
+def test_nncf_reports_nothing(monkeypatch):
+    """Its telemetry is only made where the variable is unset: here in a copy of its module, with a counter in its place."""
+    made = []
+    monkeypatch.setattr(openvino_telemetry, "Telemetry", lambda **options: made.append(options) or MagicMock())
+    monkeypatch.setenv("NNCF_CI", "")
+    nncf = compat.nncf_without_telemetry()
+    assert os.environ["NNCF_CI"] == "1"
+    assert callable(nncf.compress_weights)
+    monkeypatch.delitem(sys.modules, "pytest")  # it is silent under pytest, too
+    for value, expected in (("1", 0), ("", 1)):
+        os.environ["NNCF_CI"] = value
+        run_module("nncf.telemetry.wrapper")
+        assert len(made) == expected
 
 
 def test_gradio_reads_that_it_sends_nothing(monkeypatch):

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import numpy as np
 import onnxruntime
-import openvino
 import pytest
 import torch
 from PIL import Image
@@ -23,7 +22,7 @@ from inline_attention.data.config import DataConfig
 from inline_attention.lite.description import read_description
 from inline_attention.training.load_trained import Trained
 
-from ..lite.exported import CLASSES, description, graph, matrix, write
+from ..lite.exported import CLASSES, description, graph, matrix, write, write_ir
 from ..lite.test_segmenter import about as segmenter_description
 from ..lite.test_segmenter import graph as segmenter_graph
 from .test_main import run
@@ -188,12 +187,8 @@ def test_a_segmenter_draws_the_class_of_every_pixel(here, capsys, tmp_path, monk
 
 def test_openvino_says_what_onnxruntime_says(here, capsys, tmp_path):
     """The same model as an IR; a part of it that is missing, cut or replaced is refused."""
-    model = openvino.Core().read_model(here / "model.onnx")
-    openvino.save_model(model, tmp_path / "model.xml", compress_to_fp16=False)
-    parts = [tmp_path / "model.xml", tmp_path / "model.bin"]
-    digests = [sha256(part.read_bytes()).hexdigest() for part in parts]
-    about = {**description(b""), "format": "openvino", "sha256": digests[0], "sha256_bin": digests[1]}
-    (tmp_path / "model.xml.json").write_text(json.dumps(about))
+    parts = [write_ir(tmp_path), tmp_path / "model.bin"]
+    about = json.loads((tmp_path / "model.xml.json").read_text())
     found = {}
     for kind, file in (("onnx", here / "model.onnx"), ("openvino", parts[0])):
         code, out, err = run(capsys, "predict", str(here / "images"), f"--{kind}", str(file), "--json")

@@ -50,7 +50,7 @@ class Maps(nn.Module):
         return maps
 
 
-@pytest.mark.parametrize("head", SEGMENTERS)
+@pytest.mark.parametrize("head", [pytest.param("semantic_fpn", marks=pytest.mark.slow), "upernet"])
 def test_both_formats_at_every_size(head, tmp_path, monkeypatch):
     torch.manual_seed(0)
     model = randomised(Segmenter(Maps(), head, len(CLASSES), width=16)).eval()

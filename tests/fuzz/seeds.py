@@ -42,6 +42,7 @@ def write_seeds(root: Path) -> None:
     _weights(root)
     _results(root)
     exported.write(root / "onnx")
+    exported.write_ir(root / "openvino")
 
 
 def _images(folder: Path) -> None:

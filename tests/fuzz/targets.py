@@ -148,6 +148,7 @@ TARGETS: tuple[Target, ...] = (
     ),
     # exported models and results
     Target("onnx", "predict --onnx {}/model.onnx seeds/images/a.png", ("*.json",) * 3 + ("*.onnx",), weight=14),
+    Target("openvino", "predict --openvino {}/model.xml seeds/images/a.png", ("*.json",) * 3 + ("*.xml", "*.bin"), weight=6),
     Target("results/results.json", "reproduce --from {} --out out --json", weight=5),
     Target("results/stream.json", "bench compare seeds/results/stream.json {}", weight=6, codes=(0, 1, 2)),
     # Python

@@ -1,11 +1,13 @@
 """A classifier small enough to compute by hand, as an ONNX file with its description: channel means times a matrix."""
 
 import json
+import shutil
 from hashlib import sha256
 from pathlib import Path
 
 import numpy as np
 import onnx
+import openvino
 from onnx import TensorProto, helper
 
 CLASSES = ["red", "green", "blue", "grey"]
@@ -64,3 +66,15 @@ def write(folder: Path, data: bytes | None = None, about: dict | None = None) ->
     (folder / "model.onnx").write_bytes(data)
     (folder / "model.onnx.json").write_text(json.dumps(description(data) if about is None else about))
     return folder / "model.onnx"
+
+
+def write_ir(folder: Path) -> Path:
+    """The same model as OpenVINO's IR: model.xml, model.bin and model.xml.json; the path of the first."""
+    model = openvino.Core().read_model(write(folder / "onnx"))
+    file = folder / "model.xml"
+    openvino.save_model(model, file, compress_to_fp16=False)
+    digests = [sha256(file.with_suffix(suffix).read_bytes()).hexdigest() for suffix in (".xml", ".bin")]
+    about = {**description(b""), "format": "openvino", "sha256": digests[0], "sha256_bin": digests[1]}
+    (folder / "model.xml.json").write_text(json.dumps(about))
+    shutil.rmtree(folder / "onnx")
+    return file

@@ -104,7 +104,7 @@ def test_the_transform_is_that_of_torch(side, longest, mode):
 @pytest.mark.parametrize(
     ("field", "value", "message"),
     [
-        ("side", -1, "data.side must be a whole number, 0 to 65536, got -1"),
+        ("side", -1, "data.side must be 0, or a whole number up to 65536, got -1"),
         ("longest", None, "data.longest must be a whole number, 1 to 65536, got None"),
         ("windows", [1, 2], r"data.windows must be null, or a list of 4 whole numbers, got \[1, 2\]"),
     ],
