@@ -200,11 +200,21 @@ def option_name(annotation: Any) -> str | None:
     return next((name for name in reversed(names) if name is not None), None)
 
 
-def nncf_without_telemetry() -> Any:
-    """The package nncf, which reports each use to its makers' server unless this variable is set when it is imported."""
-    import os
+def import_without_telemetry(name: str) -> Any:
+    """Import openvino or nncf such that they report nothing to their makers.
 
-    os.environ["NNCF_CI"] = "1"
-    import nncf
+    Importing openvino sends an event over the network, and writes an identifier into the home folder, unless the package
+    `openvino_telemetry`, which comes with it, cannot be imported; the same holds for each use of nncf. There is no option but a
+    file in the home folder, or `CI=true`, which other programs heed too.
+    """
+    import sys
+    from importlib import import_module
 
-    return nncf
+    telemetry = "openvino_telemetry"
+    before = {telemetry: sys.modules[telemetry]} if telemetry in sys.modules else {}
+    sys.modules[telemetry] = None  # type: ignore[assignment]
+    try:
+        return import_module(name)
+    finally:
+        del sys.modules[telemetry]
+        sys.modules.update(before)

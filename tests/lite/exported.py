@@ -7,8 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-import openvino
 from onnx import TensorProto, helper
+
+from inline_attention.lite.openvino_runtime import import_openvino
 
 CLASSES = ["red", "green", "blue", "grey"]
 MEAN, STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
@@ -70,9 +71,9 @@ def write(folder: Path, data: bytes | None = None, about: dict | None = None) ->
 
 def write_ir(folder: Path) -> Path:
     """The same model as OpenVINO's IR: model.xml, model.bin and model.xml.json; the path of the first."""
-    model = openvino.Core().read_model(write(folder / "onnx"))
+    model = import_openvino().Core().read_model(write(folder / "onnx"))
     file = folder / "model.xml"
-    openvino.save_model(model, file, compress_to_fp16=False)
+    import_openvino().save_model(model, file, compress_to_fp16=False)
     digests = [sha256(file.with_suffix(suffix).read_bytes()).hexdigest() for suffix in (".xml", ".bin")]
     about = {**description(b""), "format": "openvino", "sha256": digests[0], "sha256_bin": digests[1]}
     (folder / "model.xml.json").write_text(json.dumps(about))

@@ -1,7 +1,7 @@
 """Writes an exported program as OpenVINO's IR: `model.xml`, the graph, and `model.bin`, the weights.
 
 It is read from the ONNX graph, which runs faster than what OpenVINO makes of torch's program, and keeps the names of input and
-output. `openvino.convert_model` is not called: it may report its use over the network, and stores paths.
+output. `openvino.convert_model` is not called: it stores paths of this machine.
 """
 
 from collections.abc import Callable
@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 from torch.export import ExportedProgram
 
-from ..compat import nncf_without_telemetry
+from ..compat import import_without_telemetry
 from ..lite.decode import first_line
-from ..lite.openvino_runtime import XML, open_ir
+from ..lite.openvino_runtime import XML, import_openvino, open_ir
 from .onnx_file import write_onnx
 from .resampling import antialiasing_as_products
 
@@ -24,8 +24,7 @@ def write_openvino(program: ExportedProgram, path: Path, precision: str = "fp32"
 
     fp16 and int8 are those of the stored weights; bf16 is how they are computed with, and changes nothing in the file.
     """
-    import openvino
-
+    openvino = import_openvino()
     onnx = path.with_suffix(".onnx")
     write_onnx(antialiasing_as_products(program), onnx)
     try:
@@ -48,5 +47,5 @@ def open_openvino(path: Path, precision: str = "fp32") -> Callable[[Tensor], Ten
 
 def _compress(model: Any) -> Any:
     """Weights in 8 bits, a scale for each output channel."""
-    nncf = nncf_without_telemetry()
+    nncf = import_without_telemetry("nncf")
     return nncf.compress_weights(model, mode=nncf.CompressWeightsMode.INT8_SYM)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..compat import import_without_telemetry
 from .decode import first_line
 from .onnx_runtime import threads_wanted
 from .runtime import Port, Runtime
@@ -36,15 +37,14 @@ def open_ir(file: Path, precision: str, threads: int | None = None) -> Any:
 
 
 def import_openvino() -> Any:
-    """The package, or an error that says how to get it."""
+    """The package, which reports nothing to its makers, or an error that says how to get it."""
     try:
-        import openvino
+        return import_without_telemetry("openvino")
     except ModuleNotFoundError as error:
         message = "an OpenVINO file needs openvino: pip install 'inline-attention[openvino]'"
         raise ModuleNotFoundError(message, name="openvino") from error
     except ImportError as error:
         raise ValueError(f"openvino cannot be loaded: {first_line(error)}") from error
-    return openvino
 
 
 def computes_in_bf16() -> bool:
