@@ -180,10 +180,44 @@ def test_stopped_while_blocks_are_measured_or_later_it_resumes_to_the_same(teach
     assert all(torch.equal(again[name], value) for name, value in tensors.items())
 
 
-def test_a_damaged_choice_is_named(kept, tmp_path, capsys):
-    shutil.copytree(kept[0], tmp_path / "out")
-    (tmp_path / "out" / "keep.json").write_text("{}")
-    assert "keep.json holds no choice of blocks: remove it" in refused(capsys, "--resume", "--out", str(tmp_path / "out"))
+def test_a_damaged_choice_is_named_and_made_again_only_before_anything_follows_from_it(kept, tmp_path, capsys):
+    out = tmp_path / "out"
+    shutil.copytree(kept[0], out)
+    (out / "keep.json").write_text("{}")
+    resume = ("--resume", "--out", str(out), "--device", "cpu")
+    assert "is there: begin anew in another folder" in refused(capsys, *resume)
+    (out / "keep.json").unlink()
+    assert "is there: begin anew in another folder" in refused(capsys, *resume)
+    (out / "keep.json").write_text("{}")
+    (out / "before.json").unlink()
+    for phase in ("1-new", "2-all", "3-distil"):
+        shutil.rmtree(out / phase)
+    assert "keep.json holds no choice of blocks: remove it" in refused(capsys, *resume)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("seed", 5), ("keep_images", 16), ("mixer", "linear"), ("batch", 4), ("rates", [1e-3, 2e-3, 5e-4])]
+)
+def test_a_choice_is_not_taken_over_from_other_options(kept, tmp_path, name, value, capsys):
+    out = tmp_path / "out"
+    out.mkdir()
+    options = json.loads((kept[0] / "options.json").read_text())
+    (out / "options.json").write_text(json.dumps({**options, name: value}))
+    shutil.copy(kept[0] / "keep.json", out)
+    what = {"mixer": "swap", "rates": "matching"}.get(name, name)
+    assert f"was begun with other options ({what})" in refused(capsys, "--resume", "--out", str(out), "--device", "cpu")
+
+
+def test_a_choice_of_an_earlier_version_is_taken(kept, tmp_path, capsys):
+    """It was stored with fewer conditions."""
+    out = tmp_path / "out"
+    shutil.copytree(kept[0], out)
+    for file, known in (("keep.json", ("images", "teacher", "keep")), ("before.json", ("images", "teacher"))):
+        stored = json.loads((out / file).read_text())
+        stored["begun_with"] = {key: stored["begun_with"][key] for key in known}
+        (out / file).write_text(json.dumps(stored))
+    main(["linearize", "--resume", "--out", str(out), "--device", "cpu", "--workers", "1"])
+    assert "Kept: block" in capsys.readouterr().out
 
 
 def test_a_dry_run_measures_and_writes_nothing(teacher, kept, capsys, tmp_path, monkeypatch):
@@ -212,7 +246,9 @@ def test_a_timm_model_without_classes_keeps_blocks_by_its_features(teacher, tmp_
     student.load_state_dict(load_file(tmp_path / "out" / "best.safetensors"))
     swapped = {f"blocks.{i}.attn" for i in range(3) if type(student.blocks[i].attn) is not type(original.model.blocks[0].attn)}
     assert swapped == {f"blocks.{i}.attn" for i in range(3)} - {block}
-    assert record["keep"]["cost"]["models"]["teacher"]["reason"].startswith("it does not take images of 1024 x 1024: ")
+    reason = record["keep"]["cost"]["models"]["teacher"]["reason"]
+    assert reason.startswith("not measured: ")
+    assert "1024" in reason
 
 
 class After:
@@ -275,6 +311,8 @@ def test_images_without_classes(teacher, capsys):
         (["RUN", "--keep", "3,"], "keep '3,': there is no block 3, blocks are counted from 1 to 2"),
         (["RUN", "--keep", "1,", "--only", r"stages\.0\.blocks\.1\.mixer"], "is not among those to swap"),
         (["RUN", "--keep", "1", "--keep-images", "0"], "keep_images must be positive"),
+        (["RUN", "--keep-images", "20"], "keep_images 20 is for keep, which is not given"),
+        (["RUN", "--keep-cost", "0"], "keep_cost 0 is for keep, which is not given"),
         (["--resume"], "--resume needs --out"),
     ],
 )
