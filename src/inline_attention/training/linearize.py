@@ -146,15 +146,16 @@ def _run_phase(
 def check_config(teacher: Teacher, config: LinearizeConfig) -> Source:
     """Raise, before anything is written, for what would fail later; return the images."""
     teacher.model.eval().requires_grad_(False)
-    check(config.task(teacher, PHASES[0], 1).recipe)
+    task = config.task(teacher, PHASES[0], 1)
+    check(task.recipe)
     if config.keep is not None:
-        wanted_blocks(teacher, config)
+        wanted_blocks(task, config.keep)
     else:
         _refuse_unused(config)
     if config.keep_images < 1 or config.keep_cost < 0:
         raise ValueError(f"keep_images must be positive, keep_cost not negative, got {config.keep_images}, {config.keep_cost}")
     check_sizes(teacher.model, config.data.channels, [config.data.size])
-    source = config.task(teacher, PHASES[0], 1).open()
+    source = task.open()
     if len(source.train) < config.batch:
         count = f"{len(source.train)} of {len(source.train) + len(source.val)} images are for training"
         raise ValueError(f"{count}, which do not fill a batch of {config.batch}: take a batch of {len(source.train)} or less")
