@@ -13,6 +13,7 @@ import pytest
 import timm
 import torch
 from safetensors.torch import load_file
+from timm.models import volo
 
 from inline_attention.cli.main import main
 from inline_attention.data.config import DataConfig
@@ -249,6 +250,42 @@ def test_a_timm_model_without_classes_keeps_blocks_by_its_features(teacher, tmp_
     reason = record["keep"]["cost"]["models"]["teacher"]["reason"]
     assert reason.startswith("not measured: ")
     assert "1024" in reason
+
+
+def test_attention_that_is_found_is_linearized_and_loads(teacher, tmp_path, capsys, monkeypatch):
+    """VOLO's attention is of no known kind; its outlook attention, which comes first, is left."""
+    small = {"img_size": 32, "layers": (1, 2), "embed_dims": (16, 32), "num_heads": (2, 2), "mlp_ratio": 2.0}
+    small |= {"downsamples": (True, False), "outlook_attention": (True, False), "stem_hidden_dim": 8, "post_layers": None}
+    small |= {"use_mix_token": False, "use_aux_head": False}
+    make = volo._create_volo
+    monkeypatch.setattr(volo, "_create_volo", lambda name, **given: make(name, **{**given, **small}))
+    name, arguments = "volo_d1_224", {"num_classes": 3}
+    torch.manual_seed(0)
+    model = make_model(name, arguments).eval().requires_grad_(False)
+    for parameter in model.parameters():  # so that outputs differ by more than they are rounded
+        parameter.mul_(10 if parameter.ndim == 2 else 1)
+    classes = tuple(sorted(path.name for path in (teacher / "data").iterdir() if path.is_dir()))
+    original = Teacher(model, name, arguments, classes)
+    data = DataConfig(source=str(teacher / "data"), size=(32, 32), workers=0)
+    swap_options = {"mixer": "inline", "local": False, "example": [3, 32, 32]}
+    config = LinearizeConfig(data, swap_options=swap_options, steps=(0, 2, 2), batch=8, keep="1", keep_images=8, keep_cost=0)
+    record = linearize(original, config, tmp_path / "out", reporter=RecordingReporter(), stop=never, device="cpu")
+    blocks = [row["name"] for row in record["keep"]["blocks"]]
+    assert blocks == ["network.2.0.attn", "network.2.1.attn"]
+    assert all(row["error"] > 0 for row in record["keep"]["blocks"])
+    found = load_trained(str(tmp_path / "out")).model
+    (kept,) = record["keep"]["kept"]
+    (other,) = set(blocks) - {kept}
+    assert type(found.get_submodule(kept)) is type(model.get_submodule(kept))
+    assert isinstance(found.get_submodule(other).mixer, InLineAttention)
+    main(["eval", str(tmp_path / "out"), "--json", "--device", "cpu", "--workers", "0", "--out", str(tmp_path / "eval")])
+    assert json.loads(capsys.readouterr().out)["top1"] == pytest.approx(record["phases"][-1]["top1"], abs=1e-4)
+
+
+@pytest.mark.parametrize("shape", [3, [3, 32], [3, 0, 32], [3, 32.0, 32], "image"])
+def test_a_stored_example_is_the_shape_of_an_image(shape):
+    with pytest.raises(ValueError, match=r"is the shape of an image, \[3, 224, 224\], got"):
+        make_model("vit_tiny_patch16_224", {"depth": 1, "swap": [{"mixer": "inline", "example": shape}]})
 
 
 class After:
