@@ -37,12 +37,22 @@ def swin():
     ).eval()
 
 
+def sam():
+    """Windows of 3 on a map of 4 x 4, which are padded; the second block sees the whole map."""
+    from timm.models import VisionTransformerSAM
+
+    torch.manual_seed(0)
+    size = {"img_size": 32, "patch_size": 8, "embed_dim": 24, "depth": 3, "num_heads": 2, "num_classes": 5, "neck_chans": 8}
+    return VisionTransformerSAM(**size, window_size=3, global_attn_indexes=(1,), use_rel_pos=True).eval()
+
+
 def ours(family="deit"):
     torch.manual_seed(0)
     return timm.create_model(f"inline_{family}_nano", img_size=32, num_classes=5, mixer="softmax").eval()
 
 
-TEACHERS = {"vit": vit, "swin": swin, "deit": ours, "pvt": lambda: ours("pvt"), "cswin": lambda: ours("cswin")}
+WINDOWED = {"swin": swin, "sam": sam}
+TEACHERS = {"vit": vit, **WINDOWED, "deit": ours, "pvt": lambda: ours("pvt"), "cswin": lambda: ours("cswin")}
 
 
 def student_of(teacher, **arguments):
@@ -62,7 +72,7 @@ def test_a_copy_that_computes_the_same_has_no_error(name):
     """Softmax swapped for softmax, residuals and prefix tokens and windows included."""
     teacher = TEACHERS[name]()
     student = deepcopy(teacher)
-    if name in ("vit", "swin"):
+    if name == "vit" or name in WINDOWED:
         names = list(swap(student, "softmax", local=False, keep_windows=True).changed)
     else:
         names = list(swap(deepcopy(teacher), "inline").changed)
@@ -76,7 +86,7 @@ def test_the_error_is_that_of_the_attention_alone(name):
     """A student whose attention gives the teacher's output plus a constant has an error of constant^2 / variance."""
     teacher = TEACHERS[name]()
     student = deepcopy(teacher)
-    if name == "swin":
+    if name in WINDOWED:
         names = list(swap(student, "softmax", local=False, keep_windows=True).changed)
     else:
         names = list(swap(student, "softmax", local=False).changed) if name == "vit" else list(swap(deepcopy(teacher)).changed)
@@ -85,7 +95,7 @@ def test_the_error_is_that_of_the_attention_alone(name):
     variance = []
 
     def shifted(_, inputs, options, output):
-        residual = options.get("residual", inputs[0] if name == "swin" else 0)
+        residual = options.get("residual", inputs[0] if name in WINDOWED else 0)
         attention = output - (0 if residual is None else residual)
         variance.append((attention - attention.flatten(0, -2).mean(0)).square().mean())
         return output + 0.25

@@ -144,6 +144,20 @@ def test_a_model_of_transformers_is_measured():
         assert found[2] > 0
 
 
+def test_a_copy_whose_numbers_overflow_is_an_error_and_no_choice():
+    teacher = vit().requires_grad_(False)
+    student, names = student_of(teacher)
+    student.requires_grad_(False)
+    student.blocks[1].attn.mixer.proj.weight.fill_(float("nan"))
+    images = [torch.randn(2, 3, 32, 32)]
+    said = r"the linear copy .* \(error nan\) with blocks\.1\.attn linear: lower the second of --rates"
+    with pytest.raises(FloatingPointError, match=said):
+        output_errors(teacher, student, names, [{names[1]}, {names[0], names[2]}], images)
+    student.blocks[1].attn.mixer.proj.weight.fill_(1e30)  # finite outputs after the last norm, or not: never a silent NaN
+    found = output_errors(teacher, student, names, [{names[1]}], images)
+    assert 0 < found[0] < 100
+
+
 def test_matching_leaves_the_teacher_and_all_but_the_attention_as_they_are():
     teacher = vit().requires_grad_(False)
     student, names = student_of(teacher)
@@ -184,4 +198,20 @@ def test_the_cost_of_an_image(monkeypatch):
     assert late["teacher"]["reason"].startswith("not timed: it would take about")
     fixed = costs({"linear": vit(dynamic_img_size=False)}, 256, 3, torch.device("cpu"))["models"]["linear"]
     assert fixed["flops"] is fixed["seconds"] is None
-    assert fixed["reason"].startswith("it does not take images of 256 x 256: ")
+    assert fixed["reason"].startswith("not measured: ")
+    assert "256" in fixed["reason"]
+
+
+def test_what_failed_is_told_as_it_was_and_mistakes_are_not_hidden(monkeypatch):
+    def failing(error):
+        def count(*_):
+            raise error
+
+        monkeypatch.setattr(kept_cost, "count", count)
+        return costs({"linear": vit()}, 256, 3, torch.device("cpu"))["models"]["linear"]["reason"]
+
+    full = "DefaultCPUAllocator: not enough memory: you tried to allocate 4294967296 bytes."
+    assert failing(RuntimeError(f"{full}\nat alloc_cpu.cpp:117")) == f"not measured: {full}"
+    assert failing(MemoryError()) == "not measured: MemoryError"
+    with pytest.raises(IndexError):
+        failing(IndexError("list index out of range"))

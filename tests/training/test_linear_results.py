@@ -12,9 +12,34 @@ PAGE = (ROOT / "docs" / "linearize.md").read_text()
 RESULTS = ROOT / "benchmarks" / "results"
 
 
-def rows(tag):
-    table = re.search(rf"<!-- {tag} -->\n(.*?)<!-- /{tag} -->", PAGE, re.DOTALL)[1].splitlines()[2:]
+def part_of(page, tag):
+    """What is between the marks."""
+    return re.search(rf"<!-- {tag} -->\n(.*?)<!-- /{tag} -->", page, re.DOTALL)[1]
+
+
+def rows(tag, page=PAGE):
+    table = part_of(page, tag).splitlines()[2:]
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in table]
+
+
+def stored(name, tag, page=PAGE, folder=RESULTS):
+    """A record and its part of the page: both are there, or neither is; None without."""
+    path = folder / name
+    assert path.is_file() == bool(part_of(page, tag).strip()), f"{name} and the part {tag} of the page: one without the other"
+    return json.loads(path.read_text()) if path.is_file() else None
+
+
+def test_a_table_without_a_record_fails_and_a_record_without_a_table(tmp_path):
+    table = "<!-- t -->\n| a |\n| --- |\n<!-- /t -->\n"
+    empty = "<!-- t -->\n<!-- /t -->\n"
+    assert stored("t.json", "t", empty, tmp_path) is None
+    for page in (table, table.replace("| a |\n| --- |", "words only")):
+        with pytest.raises(AssertionError, match="one without the other"):
+            stored("t.json", "t", page, tmp_path)
+    (tmp_path / "t.json").write_text("{}")
+    assert stored("t.json", "t", table, tmp_path) == {}
+    with pytest.raises(AssertionError, match="one without the other"):
+        stored("t.json", "t", empty, tmp_path)
 
 
 def test_cifar10():
@@ -33,14 +58,13 @@ def test_cifar10():
 
 
 def kept_rows(page):
-    part = re.search(r"<!-- linearize_keep -->\n(.*?)<!-- /linearize_keep -->", page, re.DOTALL)[1]
-    table = [line for line in part.splitlines() if line.startswith("|")][2:]
+    table = [line for line in part_of(page, "linearize_keep").splitlines() if line.startswith("|")][2:]
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in table]
 
 
 def check_kept(page, runs):
     told = kept_rows(page)
-    assert len(told) == len(runs)
+    assert len(told) == len(runs) > 0
     for shown, run in zip(told, runs, strict=True):
         assert shown[0] == (", ".join(map(str, run["blocks"])) or "none")
         assert len(run["blocks"]) == run["kept"]
@@ -53,8 +77,9 @@ def check_kept(page, runs):
 
 
 def test_kept_blocks_on_the_page_are_the_runs_that_were_stored():
-    path = RESULTS / "linearize_keep.json"
-    check_kept(PAGE, json.loads(path.read_text())["runs"] if path.is_file() else [])
+    record = stored("linearize_keep.json", "linearize_keep")
+    if record is not None:
+        check_kept(PAGE, record["runs"])
 
 
 def write_run(folder, run, blocks, top1):
@@ -97,11 +122,12 @@ def test_saliency(part):
 
 def test_saliency_with_kept_blocks():
     """Rows as in the table above them, without that of the teacher, once the run is stored."""
-    path = RESULTS / "saliency_keep.json"
+    record = stored("saliency_keep.json", "saliency_keep")
+    if record is None:
+        return
     told = rows("saliency_keep")
-    parts = json.loads(path.read_text())["saliency"] if path.is_file() else []
-    found = [(part, name, part["models"][name]) for part in parts for name in ("swap only", "linearized")]
-    assert len(told) == len(found)
+    found = [(part, name, part["models"][name]) for part in record["saliency"] for name in ("swap only", "linearized")]
+    assert len(told) == len(found) > 0
     for shown, (part, name, row) in zip(told, found, strict=True):
         numbers = (row["max_f_beta"], row["overlap"], row["absolute_error"], row["correlation_with_teacher"])
         assert shown == [str(part["side"]), str(row["images"]), name, *(f"{number:.3f}" for number in numbers)]

@@ -13,6 +13,7 @@ import pytest
 import timm
 import torch
 from safetensors.torch import load_file
+from timm.models import volo
 
 from inline_attention.cli.main import main
 from inline_attention.data.config import DataConfig
@@ -180,10 +181,44 @@ def test_stopped_while_blocks_are_measured_or_later_it_resumes_to_the_same(teach
     assert all(torch.equal(again[name], value) for name, value in tensors.items())
 
 
-def test_a_damaged_choice_is_named(kept, tmp_path, capsys):
-    shutil.copytree(kept[0], tmp_path / "out")
-    (tmp_path / "out" / "keep.json").write_text("{}")
-    assert "keep.json holds no choice of blocks: remove it" in refused(capsys, "--resume", "--out", str(tmp_path / "out"))
+def test_a_damaged_choice_is_named_and_made_again_only_before_anything_follows_from_it(kept, tmp_path, capsys):
+    out = tmp_path / "out"
+    shutil.copytree(kept[0], out)
+    (out / "keep.json").write_text("{}")
+    resume = ("--resume", "--out", str(out), "--device", "cpu")
+    assert "is there: begin anew in another folder" in refused(capsys, *resume)
+    (out / "keep.json").unlink()
+    assert "is there: begin anew in another folder" in refused(capsys, *resume)
+    (out / "keep.json").write_text("{}")
+    (out / "before.json").unlink()
+    for phase in ("1-new", "2-all", "3-distil"):
+        shutil.rmtree(out / phase)
+    assert "keep.json holds no choice of blocks: remove it" in refused(capsys, *resume)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("seed", 5), ("keep_images", 16), ("mixer", "linear"), ("batch", 4), ("rates", [1e-3, 2e-3, 5e-4])]
+)
+def test_a_choice_is_not_taken_over_from_other_options(kept, tmp_path, name, value, capsys):
+    out = tmp_path / "out"
+    out.mkdir()
+    options = json.loads((kept[0] / "options.json").read_text())
+    (out / "options.json").write_text(json.dumps({**options, name: value}))
+    shutil.copy(kept[0] / "keep.json", out)
+    what = {"mixer": "swap", "rates": "matching"}.get(name, name)
+    assert f"was begun with other options ({what})" in refused(capsys, "--resume", "--out", str(out), "--device", "cpu")
+
+
+def test_a_choice_of_an_earlier_version_is_taken(kept, tmp_path, capsys):
+    """It was stored with fewer conditions."""
+    out = tmp_path / "out"
+    shutil.copytree(kept[0], out)
+    for file, known in (("keep.json", ("images", "teacher", "keep")), ("before.json", ("images", "teacher"))):
+        stored = json.loads((out / file).read_text())
+        stored["begun_with"] = {key: stored["begun_with"][key] for key in known}
+        (out / file).write_text(json.dumps(stored))
+    main(["linearize", "--resume", "--out", str(out), "--device", "cpu", "--workers", "1"])
+    assert "Kept: block" in capsys.readouterr().out
 
 
 def test_a_dry_run_measures_and_writes_nothing(teacher, kept, capsys, tmp_path, monkeypatch):
@@ -212,7 +247,45 @@ def test_a_timm_model_without_classes_keeps_blocks_by_its_features(teacher, tmp_
     student.load_state_dict(load_file(tmp_path / "out" / "best.safetensors"))
     swapped = {f"blocks.{i}.attn" for i in range(3) if type(student.blocks[i].attn) is not type(original.model.blocks[0].attn)}
     assert swapped == {f"blocks.{i}.attn" for i in range(3)} - {block}
-    assert record["keep"]["cost"]["models"]["teacher"]["reason"].startswith("it does not take images of 1024 x 1024: ")
+    reason = record["keep"]["cost"]["models"]["teacher"]["reason"]
+    assert reason.startswith("not measured: ")
+    assert "1024" in reason
+
+
+def test_attention_that_is_found_is_linearized_and_loads(teacher, tmp_path, capsys, monkeypatch):
+    """VOLO's attention is of no known kind; its outlook attention, which comes first, is left."""
+    small = {"img_size": 32, "layers": (1, 2), "embed_dims": (16, 32), "num_heads": (2, 2), "mlp_ratio": 2.0}
+    small |= {"downsamples": (True, False), "outlook_attention": (True, False), "stem_hidden_dim": 8, "post_layers": None}
+    small |= {"use_mix_token": False, "use_aux_head": False}
+    make = volo._create_volo
+    monkeypatch.setattr(volo, "_create_volo", lambda name, **given: make(name, **{**given, **small}))
+    name, arguments = "volo_d1_224", {"num_classes": 3}
+    torch.manual_seed(0)
+    model = make_model(name, arguments).eval().requires_grad_(False)
+    for parameter in model.parameters():  # so that outputs differ by more than they are rounded
+        parameter.mul_(10 if parameter.ndim == 2 else 1)
+    classes = tuple(sorted(path.name for path in (teacher / "data").iterdir() if path.is_dir()))
+    original = Teacher(model, name, arguments, classes)
+    data = DataConfig(source=str(teacher / "data"), size=(32, 32), workers=0)
+    swap_options = {"mixer": "inline", "local": False, "example": [3, 32, 32]}
+    config = LinearizeConfig(data, swap_options=swap_options, steps=(0, 2, 2), batch=8, keep="1", keep_images=8, keep_cost=0)
+    record = linearize(original, config, tmp_path / "out", reporter=RecordingReporter(), stop=never, device="cpu")
+    blocks = [row["name"] for row in record["keep"]["blocks"]]
+    assert blocks == ["network.2.0.attn", "network.2.1.attn"]
+    assert all(row["error"] > 0 for row in record["keep"]["blocks"])
+    found = load_trained(str(tmp_path / "out")).model
+    (kept,) = record["keep"]["kept"]
+    (other,) = set(blocks) - {kept}
+    assert type(found.get_submodule(kept)) is type(model.get_submodule(kept))
+    assert isinstance(found.get_submodule(other).mixer, InLineAttention)
+    main(["eval", str(tmp_path / "out"), "--json", "--device", "cpu", "--workers", "0", "--out", str(tmp_path / "eval")])
+    assert json.loads(capsys.readouterr().out)["top1"] == pytest.approx(record["phases"][-1]["top1"], abs=1e-4)
+
+
+@pytest.mark.parametrize("shape", [3, [3, 32], [3, 0, 32], [3, 32.0, 32], "image"])
+def test_a_stored_example_is_the_shape_of_an_image(shape):
+    with pytest.raises(ValueError, match=r"is the shape of an image, \[3, 224, 224\], got"):
+        make_model("vit_tiny_patch16_224", {"depth": 1, "swap": [{"mixer": "inline", "example": shape}]})
 
 
 class After:
@@ -275,6 +348,8 @@ def test_images_without_classes(teacher, capsys):
         (["RUN", "--keep", "3,"], "keep '3,': there is no block 3, blocks are counted from 1 to 2"),
         (["RUN", "--keep", "1,", "--only", r"stages\.0\.blocks\.1\.mixer"], "is not among those to swap"),
         (["RUN", "--keep", "1", "--keep-images", "0"], "keep_images must be positive"),
+        (["RUN", "--keep-images", "20"], "keep_images 20 is for keep, which is not given"),
+        (["RUN", "--keep-cost", "0"], "keep_cost 0 is for keep, which is not given"),
         (["--resume"], "--resume needs --out"),
     ],
 )

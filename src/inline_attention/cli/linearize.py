@@ -50,6 +50,8 @@ class Linearize:
     """Keep the windows of windowed attention, instead of attending over the whole map."""
     only: str | None = None
     """Swap attention of these names only: a regular expression, such as 'blocks.[0-5].attn'."""
+    example: bool = False
+    """Run the model on a random image, and swap attention of other kinds too where that proves it to be plain."""
     keep: str | None = None
     """Blocks that keep their attention: auto, how many ('2'), or which, counted from 1 ('3,7' or '3,') or by name."""
     keep_images: int = 256
@@ -91,9 +93,9 @@ class Linearize:
 
     def run(self) -> None:
         """Swap the attention, match it layer by layer, distil, print the result."""
-        from ..models.swap import swap
         from ..training.linearize import check_config, linearize
         from ..training.linearize_task import Linearize as Phase
+        from ..training.model_factory import swap_as_stored
         from .train import stop_signals
 
         if int(os.environ.get("WORLD_SIZE", "1")) > 1:
@@ -109,7 +111,7 @@ class Linearize:
             options._print_dry_run(teacher, config, source, self)
             return
         if not self.resume and self.keep is None:
-            print(swap(deepcopy(teacher.model), **config.swap_options), file=sys.stderr)
+            print(swap_as_stored(deepcopy(teacher.model), config.swap_options), file=sys.stderr)
         begin = (lambda: None) if self.resume else partial(options._write_options, out)
         report = TrainingReport(Phase.columns)
         with stop_signals() as stop, report:
@@ -171,7 +173,11 @@ class Linearize:
         return LinearizeConfig(
             data,
             augment,
-            {**swapped, **({"keep_windows": True} if self.keep_windows else {})},
+            {
+                **swapped,
+                **({"keep_windows": True} if self.keep_windows else {}),
+                **({"example": [data.channels, *data.size]} if self.example else {}),
+            },
             self.epochs,
             self.steps,
             self.rates,
@@ -231,17 +237,17 @@ class Linearize:
 
     def _print_dry_run(self, teacher: "Teacher", config: "LinearizeConfig", source: "Source", now: "Linearize") -> None:
         """Print what would be done. `now` has the options of this call."""
-        from ..models.swap import swap
         from ..training.choose_blocks import choose_blocks
         from ..training.linearize_config import PHASES
         from ..training.linearize_task import Linearize as Phase
+        from ..training.model_factory import swap_as_stored
 
         found: dict[str, Any] = {"steps": dict(zip(PHASES, config.phase_steps(len(source.train)), strict=True))}
         if config.keep is not None:
             with TrainingReport(Phase.columns) as report:
                 found["keep"] = choose_blocks(teacher, config, source, reporter=report, device=now.device)
         options = found["keep"]["swap"] if "keep" in found else config.swap_options
-        report_of_swap = swap(deepcopy(teacher.model), **options)
+        report_of_swap = swap_as_stored(deepcopy(teacher.model), options)
         if now.json:
             print(json.dumps({**found, "swapped": report_of_swap.changed, "left": report_of_swap.left}, indent=1))
         else:

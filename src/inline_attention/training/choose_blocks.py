@@ -12,17 +12,18 @@ from .kept_blocks import Keep, choose_kept, only, parse_keep
 from .kept_cost import costs
 from .kept_errors import MATCH_STEPS, image_batches, match_attention, output_errors
 from .linearize_config import PHASES, LinearizeConfig
-from .linearize_task import Teacher
+from .linearize_task import Linearize, Teacher
 
 
-def wanted_blocks(teacher: Teacher, config: LinearizeConfig) -> tuple[Keep, list[str], list[str]]:
-    """What is to be kept; the names of all attention, in the order in which blocks are counted; those that are swapped.
+def wanted_blocks(task: Linearize, keep: str) -> tuple[Keep, list[str]]:
+    """What is to be kept, and the names of all attention, in the order in which blocks are counted.
 
     Raises a ValueError for what cannot be kept.
     """
-    names = teacher.student({**config.swap_options, "only": None})[1]
-    swapped = teacher.student(config.swap_options)[1]
-    return parse_keep(config.keep or "", names, swapped), names, swapped
+    names = task.names
+    if task.swap_options.get("only") is not None:
+        names = task.teacher.student({**task.swap_options, "only": None})[1]
+    return parse_keep(keep, names, task.names), names
 
 
 @separate_accelerate_state()
@@ -48,7 +49,8 @@ def choose_blocks(
         the costs.
     """
     task = config.task(teacher, PHASES[0], 1)
-    keep, names, swapped = wanted_blocks(teacher, config)
+    keep, names = wanted_blocks(task, config.keep or "")
+    swapped = task.names
     on = make_accelerator(task.recipe.run, device).device
     original, copy = teacher.model.to(on), task.student.to(on).eval()
     batch = min(config.batch, config.keep_images)

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from ..layers import Mixer
 from ..models.swap_grid import record_size
 from ..models.swap_mixer import COMMON_PARTS
+from ..models.swap_sam import MapAttention
 from ..models.swap_timm import SwinBlock
 
 
@@ -52,6 +53,11 @@ class AttentionPair(NamedTuple):
     path: str
     """Of both modules, in their models."""
 
+    @property
+    def whole_block(self) -> bool:
+        """Whether the modules are the blocks around the attention."""
+        return self.path != self.name
+
 
 class Call(NamedTuple):
     """The arguments and the output of a call of the teacher's attention."""
@@ -64,12 +70,13 @@ class Call(NamedTuple):
 def pair_attention(teacher: nn.Module, student: nn.Module, names: Sequence[str]) -> list[AttentionPair]:
     """Pair the attention modules of both models by their names, as `SwapReport.changed` has them.
 
-    timm's Swin cuts its map into windows outside of its attention, so there the whole block is paired.
+    Swin and SAM cut their maps into windows outside of their attention, so there the whole block is paired.
     """
     pairs = []
     for name in names:
         parent = name.rpartition(".")[0]
-        module = parent if parent and isinstance(student.get_submodule(parent), SwinBlock) else name
+        around = isinstance(student.get_submodule(parent), SwinBlock) or isinstance(student.get_submodule(name), MapAttention)
+        module = parent if around else name
         pairs.append(AttentionPair(name, teacher.get_submodule(module), student.get_submodule(module), module))
     return pairs
 
@@ -100,12 +107,12 @@ def attention_errors(student: nn.Module, pairs: Sequence[AttentionPair], calls: 
     """
     record_size(student, images)
     with _without_drop_path(student):
-        return torch.stack([_error(pair.student, calls[pair.name]) for pair in pairs])
+        return torch.stack([_error(pair, calls[pair.name]) for pair in pairs])
 
 
 @contextmanager
 def _without_drop_path(model: nn.Module) -> Iterator[None]:
-    """The teacher drops nothing, and a Swin block that drops its attention would have nothing to learn from."""
+    """The teacher drops nothing, and a block that drops its attention would have nothing to learn from."""
     dropping = [module for module in model.modules() if isinstance(module, DropPath) and module.training]
     for module in dropping:
         module.eval()
@@ -116,13 +123,13 @@ def _without_drop_path(model: nn.Module) -> Iterator[None]:
             module.train()
 
 
-def _error(module: nn.Module, call: Call) -> Tensor:
+def _error(pair: AttentionPair, call: Call) -> Tensor:
     options = dict(call.options)
-    residual = call.inputs[0] if isinstance(module, SwinBlock) else options.pop("residual", None)
-    output = module(*call.inputs, **options)
+    residual = call.inputs[0] if pair.whole_block else options.pop("residual", None)
+    output = pair.student(*call.inputs, **options)
     output = output[0] if isinstance(output, tuple) else output
     target = call.output
-    if isinstance(module, SwinBlock):
+    if pair.whole_block:
         output = output - residual
     if residual is not None:  # the attention's own output, without what the block adds it to
         target = target - residual

@@ -7,6 +7,7 @@ Shapes: images (B, C, H, W).
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from math import isfinite
 
 import torch
 from torch import Tensor, nn
@@ -97,7 +98,8 @@ def output_errors(
 ) -> list[float]:
     """For each set of names, how far the output is off if these keep the teacher's attention and the others are the student's.
 
-    The error is the one that distillation reduces: the divergence of the classes, or the relative error of the features.
+    The error is the one that distillation reduces: the divergence of the classes, or the relative error of the features. One
+    that is not finite raises a FloatingPointError: blocks could not be compared.
 
     Args:
         names: of the attention that was swapped.
@@ -111,6 +113,13 @@ def output_errors(
         check_outputs(target, (), "the teacher")
         for place, some in enumerate(kept):
             with restored(student, (pair for pair in pairs if pair.name in some)):
-                sums[place] += len(pixels) * float(output_error(teacher, model_output(student, pixels), target))
+                error = float(output_error(teacher, model_output(student, pixels), target))
+            if not isfinite(error):
+                linear = [name for name in names if name not in some]
+                raise FloatingPointError(
+                    f"the linear copy gives numbers that are not finite (error {error}) with {', '.join(linear)} linear: "
+                    "lower the second of --rates, at which its attention is matched"
+                )
+            sums[place] += len(pixels) * error
         images += len(pixels)
     return [total / images for total in sums]

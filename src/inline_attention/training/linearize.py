@@ -91,7 +91,7 @@ def _linearize(
         if not steps or not trained:
             reporter.message(f"{phase}: nothing to do")
             continue
-        folder = out / f"{PHASES.index(phase) + 1}-{phase}"
+        folder = _phase_folder(out, phase)
         if (folder / "result.json").is_file():
             reporter.message(f"{phase}: done already")
         else:
@@ -126,6 +126,10 @@ def _linearize(
     return record
 
 
+def _phase_folder(out: Path, phase: str) -> Path:
+    return out / f"{PHASES.index(phase) + 1}-{phase}"
+
+
 def _run_phase(
     task: Linearize, source: Source, folder: Path, reporter: Reporter, stop: Callable[[], bool], device: str
 ) -> bool:
@@ -142,13 +146,16 @@ def _run_phase(
 def check_config(teacher: Teacher, config: LinearizeConfig) -> Source:
     """Raise, before anything is written, for what would fail later; return the images."""
     teacher.model.eval().requires_grad_(False)
-    check(config.task(teacher, PHASES[0], 1).recipe)
+    task = config.task(teacher, PHASES[0], 1)
+    check(task.recipe)
     if config.keep is not None:
-        wanted_blocks(teacher, config)
+        wanted_blocks(task, config.keep)
+    else:
+        _refuse_unused(config)
     if config.keep_images < 1 or config.keep_cost < 0:
         raise ValueError(f"keep_images must be positive, keep_cost not negative, got {config.keep_images}, {config.keep_cost}")
     check_sizes(teacher.model, config.data.channels, [config.data.size])
-    source = config.task(teacher, PHASES[0], 1).open()
+    source = task.open()
     if len(source.train) < config.batch:
         count = f"{len(source.train)} of {len(source.train) + len(source.val)} images are for training"
         raise ValueError(f"{count}, which do not fill a batch of {config.batch}: take a batch of {len(source.train)} or less")
@@ -156,6 +163,16 @@ def check_config(teacher: Teacher, config: LinearizeConfig) -> Source:
     if not any(steps and config.task(teacher, phase, 1).count_trained() for phase, steps in zip(PHASES, lengths, strict=True)):
         raise ValueError(f"no phase has both steps and parameters to train: the steps of the phases are {lengths}")
     return source
+
+
+def _refuse_unused(config: LinearizeConfig) -> None:
+    """Raise for options of the choice of blocks when none are to be kept."""
+    usual = LinearizeConfig(config.data)
+    for name in ("keep_images", "keep_cost"):
+        if getattr(config, name) != getattr(usual, name):
+            raise ValueError(
+                f"{name} {getattr(config, name)} is for keep, which is not given: leave it out, or say what to keep"
+            )
 
 
 def _stored_choice(
@@ -169,12 +186,20 @@ def _stored_choice(
 ) -> dict[str, Any]:
     """The record of `choose_blocks`; computed once, and stored."""
     path = out / KEEP
-    identity = {"images": source.fingerprint(), "teacher": teacher.digest(), "keep": config.keep}
-    if path.is_file():
-        stored = read_object(path)
-        if not all(isinstance(stored.get(part), dict) for part in ("swap", "begun_with")):
-            raise ValueError(f"{path} holds no choice of blocks: remove it, and the choice is made again")
+    identity = {
+        "images": source.fingerprint(),
+        "teacher": teacher.digest(),
+        **{name: getattr(config, name) for name in ("keep", "keep_images", "seed", "batch")},
+        "swap": config.swap_options,
+        "matching": [config.rates[1], config.phase_steps(len(source.train))[1]],
+    }
+    stored = read_object(path) if path.is_file() else {}
+    if all(isinstance(stored.get(part), dict) for part in ("swap", "begun_with")):
         return _begun_with(identity, stored, out)
+    if (out / BEFORE).exists() or any(_phase_folder(out, phase).exists() for phase in PHASES):
+        raise ValueError(f"{path} holds no choice of blocks, and what follows from it is there: begin anew in another folder")
+    if path.is_file():
+        raise ValueError(f"{path} holds no choice of blocks: remove it, and the choice is made again")
     found = choose_blocks(teacher, config, source, reporter=reporter, stop=stop, device=device)
     RunFolder(out).write(KEEP, json.dumps({**found, "begun_with": identity}, indent=1) + "\n")
     return found
@@ -184,7 +209,8 @@ def _begun_with(identity: Mapping[str, Any], stored: dict[str, Any], out: Path) 
     """What was stored with an identity that must be the same now."""
     for what, was in upgrade_names(stored.pop("begun_with")).items():
         if was != identity.get(what):
-            raise ValueError(f"{out} was begun with other weights or images ({what}): begin anew in another folder")
+            kind = "weights or images" if what in ("teacher", "images") else "options"
+            raise ValueError(f"{out} was begun with other {kind} ({what}): begin anew in another folder")
     return stored
 
 
@@ -192,7 +218,7 @@ def _begun_with(identity: Mapping[str, Any], stored: dict[str, Any], out: Path) 
 def _score_before(task: Linearize, source: Source, out: Path, reporter: Reporter, device: str) -> dict[str, Any]:
     """Scores of the teacher and of the untrained student; computed once, and stored."""
     path = out / BEFORE
-    identity = {"images": source.fingerprint(), "teacher": task.teacher.digest()}
+    identity = {"images": source.fingerprint(), "teacher": task.teacher.digest(), "swap": task.swap_options}
     if path.is_file():
         return _begun_with(identity, dict(json.loads(path.read_text())), out)
     accelerator = make_accelerator(task.recipe.run, device)

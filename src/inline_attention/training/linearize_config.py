@@ -23,7 +23,7 @@ class LinearizeConfig:
 
     Args:
         data, augment: which images, and how they are transformed.
-        swap_options: arguments of `swap`.
+        swap_options: of `swap_as_stored`.
         epochs: passes over the images, of all phases together.
         steps: of each phase, in place of epochs; a phase without steps is left out.
         rates: highest learning rate of each phase, at this batch.

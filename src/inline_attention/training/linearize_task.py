@@ -16,7 +16,6 @@ from typing_extensions import override
 from ..data.loader import Batch, Purpose, reseed
 from ..data.sources import Source, folder_names, open_unlabelled
 from ..models.finite import check_outputs
-from ..models.swap import swap
 from .classify import Classify
 from .config import Recipe
 from .distillation import (
@@ -27,7 +26,7 @@ from .distillation import (
     record_calls,
     set_trainable,
 )
-from .model_factory import make_model
+from .model_factory import make_model, swap_as_stored
 from .task import Meter
 
 COMPARED_IMAGES = 512
@@ -54,9 +53,10 @@ class Teacher:
         return found.hexdigest()
 
     def student(self, swap_options: Mapping[str, Any]) -> tuple[nn.Module, list[str]]:
-        """A copy with another attention, and the names of the modules that were swapped."""
+        """A copy with another attention, and the names of the modules that were swapped, in the model's order."""
         model = deepcopy(self.model)
-        return model, list(swap(model, **swap_options).changed)
+        changed = swap_as_stored(model, swap_options).changed
+        return model, [name for name, _ in model.named_modules() if name in changed]
 
 
 class Linearize(Classify):
@@ -65,7 +65,7 @@ class Linearize(Classify):
     Args:
         recipe: as for every task; its model is the teacher's.
         teacher: is not changed.
-        swap_options: arguments of `swap`.
+        swap_options: of `swap_as_stored`.
         phase: a name from `PHASES`. It starts from the recipe's weights, or else from the teacher's.
         unlabelled: use all images below the folder, whatever folders they are in.
     """

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
 from timm.models import create_model, get_pretrained_cfg, is_model, is_model_pretrained, list_models, split_model_name_tag
 from timm.utils import freeze
 from torch import Tensor, nn
@@ -14,7 +15,7 @@ from ..models.backbone import Backbone
 from ..models.finite import check_weights
 from ..models.load_official import load_official, read_checkpoint, select_weights
 from ..models.published_weights import fetch_weights, in_folder, read_published
-from ..models.swap import swap
+from ..models.swap import SwapReport, swap
 from .config import ModelConfig, Recipe, nearest
 from .recipe import model_arguments, swap_arguments
 
@@ -114,14 +115,15 @@ def make_model(name: str, arguments: Mapping[str, Any]) -> nn.Module:
 
     Args:
         name: one that timm knows.
-        arguments: of `timm.create_model`; under 'swap' a list of arguments of `swap`, which replace the model's attention.
+        arguments: of `timm.create_model`; under 'swap' a list of options of `swap_as_stored`, which replace the model's
+            attention.
     """
     given = dict(arguments)
     swaps = given.pop("swap", [])
     try:
         model: nn.Module = create_model(name, **given)
         for options in swaps:
-            swap(model, **options)
+            swap_as_stored(model, options)
     except (ValueError, MemoryError):
         raise
     except Exception as error:  # timm's models check few of their arguments
@@ -129,6 +131,18 @@ def make_model(name: str, arguments: Mapping[str, Any]) -> nn.Module:
     if given.get("pretrained") or given.get("checkpoint_path"):  # weights that timm loaded
         check_weights(model.state_dict(), str(given.get("checkpoint_path") or name))
     return model
+
+
+def swap_as_stored(model: nn.Module, options: Mapping[str, Any]) -> SwapReport:
+    """`swap` with options that a file can hold: `example` is the shape (C, H, W) of a random image that the model is run on."""
+    shape = options.get("example")
+    if shape is None:
+        return swap(model, **options)
+    if not isinstance(shape, list | tuple) or len(shape) != 3 or any(type(side) is not int or side < 1 for side in shape):
+        raise ValueError(f"the example of stored swap options is the shape of an image, [3, 224, 224], got {shape!r}")
+    like = next(model.parameters())
+    images = torch.randn(2, *shape, generator=torch.Generator().manual_seed(0)).to(like)
+    return swap(model, **{**options, "example": images})
 
 
 def load_weights(
