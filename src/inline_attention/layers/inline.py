@@ -155,8 +155,8 @@ class InLineAttention(Mixer):
         return self.windowed is None and self.reduction is None and self.context_dim is None
 
     def prefers_bands(self, x: Tensor) -> bool:
-        """Wherever it folds, and with rotary positions."""
-        return self.folds(x) or self.rope is not None
+        """Where it works in bands: wherever it folds, and with rotary positions."""
+        return self.works_in_bands and (self.folds(x) or self.rope is not None)
 
     def summarize(
         self,
