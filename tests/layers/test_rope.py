@@ -220,7 +220,7 @@ def test_half_precision_has_angles_in_fp32(name, dtype):
     low = mixer.to(dtype)
     for ours, theirs in zip(low.project(x.to(dtype), (5000,))[:2], (q, k), strict=True):
         torch.testing.assert_close(ours[:, :, at].float(), theirs[:, :, at], rtol=0.05, atol=0.05)
-    assert low.positions(x.to(dtype), (5000,)).keys.dtype is torch.float32
+    assert low.own_rotation(x.to(dtype), (5000,)).keys.dtype is torch.float32
 
 
 def test_a_table_of_ones_own():
