@@ -69,7 +69,7 @@ VARIANTS = [
 ] + [
     ("inline_deit_nano", {"global_pool": "avg"}),
     ("inline_deit_nano", {"rope": "heads"}),
-    ("inline_pvt_nano", {"class_token": True}),
+    ("inline_pvt_nano", {"class_token": True, "rope": "all"}),
     ("inline_swin_nano", {}),
 ]
 

@@ -22,7 +22,7 @@ ALL_LINEAR = [
     pytest.param("inline_deit_nano", {"local": False}, id="deit-global"),
     pytest.param("inline_deit_nano", {"global_pool": "avg"}, id="deit-avg"),
     pytest.param("inline_deit_nano", {"rope": "heads"}, id="deit-rope"),
-    pytest.param("inline_pvt_nano", {"kernel": "relu", "rope": "all"}, id="pvt-relu-rope", marks=pytest.mark.slow),
+    pytest.param("inline_pvt_nano", {"kernel": "relu", "rope": "all"}, id="pvt-relu-rope"),
     pytest.param("inline_pvt_nano", {}, id="pvt"),
     pytest.param("inline_pvt_nano", {"class_token": True, "kernel": "relu_affine"}, id="pvt-class-token"),
     pytest.param("inline_swin_nano", {"inline_depths": (1, 1, 2, 1)}, id="swin"),

@@ -167,21 +167,22 @@ def test_bands_count_rows_from_the_top(kernel, rope, grid, tokens):
     torch.testing.assert_close(torch.cat(responses, 1), whole, rtol=1e-11, atol=1e-11)
 
 
-def test_a_block_takes_a_large_image_in_bands(monkeypatch):
-    """Without gradients, by per-head states."""
+@pytest.mark.parametrize(("options", "prefix", "bands"), [({}, 1, 4), ({"windows": [Window(7, 7)]}, 0, 0)], ids=str)
+def test_a_block_takes_a_large_image_in_bands(monkeypatch, options, prefix, bands):
+    """Without gradients, by per-head states; in windows as one."""
     from inline_attention.layers import block as module
 
-    block = Block(InLineAttention(24, 2, rope="heads")).double().eval()
-    x = torch.randn(1, 1 + 12 * 5, 24, dtype=torch.float64)
+    block = Block(InLineAttention(24, 2, rope="heads", **options)).double().eval()
+    x = torch.randn(1, prefix + 12 * 5, 24, dtype=torch.float64)
     with torch.no_grad():
-        whole = block(x, (12, 5), num_prefix_tokens=1)
+        whole = block(x, (12, 5), num_prefix_tokens=prefix)
         monkeypatch.setattr(module, "LARGE_IMAGE", 1)
         monkeypatch.setattr(module, "BAND_TOKENS", 20)
         calls = []
         respond = Block.respond
         monkeypatch.setattr(Block, "respond", lambda *a, **k: (calls.append(1), respond(*a, **k))[1])
-        torch.testing.assert_close(block(x, (12, 5), num_prefix_tokens=1), whole, rtol=1e-11, atol=1e-11)
-    assert len(calls) == 4
+        torch.testing.assert_close(block(x, (12, 5), num_prefix_tokens=prefix), whole, rtol=1e-11, atol=1e-11)
+    assert len(calls) == bands
 
 
 EXPORTED = ("inline-heads", "linear-all")
@@ -219,7 +220,7 @@ def test_half_precision_has_angles_in_fp32(name, dtype):
     low = mixer.to(dtype)
     for ours, theirs in zip(low.project(x.to(dtype), (5000,))[:2], (q, k), strict=True):
         torch.testing.assert_close(ours[:, :, at].float(), theirs[:, :, at], rtol=0.05, atol=0.05)
-    assert low.positions(x.to(dtype), (5000,)).keys.dtype is torch.float32
+    assert low.own_rotation(x.to(dtype), (5000,)).keys.dtype is torch.float32
 
 
 def test_a_table_of_ones_own():

@@ -12,7 +12,7 @@ from torch import nn
 
 from inline_attention import swap
 from inline_attention.layers import InLineAttention
-from inline_attention.models.swap_found import FoundAttention
+from inline_attention.models.found_attention import FoundAttention
 
 IMAGES = (2, 3, 32, 32)
 SIZE = {"img_size": 32, "patch_size": 8, "embed_dim": 32, "depth": 2, "num_heads": 4, "num_classes": 5}
@@ -142,7 +142,7 @@ def test_without_an_example_it_is_named_only_if_its_name_says_attention():
         (Twice, "2 calls"),
         (Normed, "its queries are no linear map of its input"),
         (Gated, "its output is not one linear map of the result"),
-        (Pooled, "its queries are not one for each token"),
+        (Pooled, "its keys are not one for each token: (2, 4, 16, 8) for an input of (2, 17, 32)"),
     ],
 )
 def test_what_is_not_plain_is_named_and_left(kind, why):
@@ -194,7 +194,7 @@ def test_it_is_called_as_in_the_example():
     attention = model.blocks[0].attn
     assert isinstance(attention, FoundAttention)
     with pytest.raises(
-        ValueError, match="swapped attention was found with attn_mask=None and got Tensor: call the model as in"
+        ValueError, match=r"found with attn_mask=None, got a tensor of shape \(17, 17\): call the model as in the example"
     ):
         model.forward_features(images, attn_mask=torch.zeros(17, 17))
 

@@ -127,7 +127,7 @@ class MixerAttention(Attention):
         """By `Mixer.weights`."""
         if self.windowed or self.options.get("mask") is not None:
             raise ValueError(f"{self.name} attends in windows or has a mask: use rows() for its weights")
-        rotation = self.mixer.positions(self.x, self.grid, self.num_prefix_tokens)
+        rotation = self.mixer.own_rotation(self.x, self.grid, self.num_prefix_tokens)
         options: dict[str, Any] = {}
         if rotation is not None and rotation.after_kernel and place is not None:
             places = torch.as_tensor(place, device=keys.device).view(-1)

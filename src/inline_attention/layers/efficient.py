@@ -23,4 +23,4 @@ class EfficientAttention(Mixer):
 
     def weights(self, q: Tensor, k: Tensor, mask: Tensor | None, rotation: Rotation | None = None) -> Tensor:
         """Product of the two softmaxes."""
-        return efficient_weights(q, k, mask=mask, turn=rotation)
+        return efficient_weights(q, k, mask=mask, rotation=rotation)

@@ -74,11 +74,11 @@ class FocusedAttention(Mixer):
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, rotation: Rotation | None = None) -> Tensor:
         """Linear attention of the focused queries and keys."""
-        return linear_attention(focused_map(q), focused_map(k), v, mask=mask, turn=rotation)
+        return linear_attention(focused_map(q), focused_map(k), v, mask=mask, rotation=rotation)
 
     def weights(self, q: Tensor, k: Tensor, mask: Tensor | None, rotation: Rotation | None = None) -> Tensor:
         """Rows divided by their sum."""
-        return linear_weights(focused_map(q), focused_map(k), mask=mask, turn=rotation)
+        return linear_weights(focused_map(q), focused_map(k), mask=mask, rotation=rotation)
 
 
 def focused_map(x: Tensor) -> Tensor:

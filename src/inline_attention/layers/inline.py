@@ -155,8 +155,8 @@ class InLineAttention(Mixer):
         return self.windowed is None and self.reduction is None and self.context_dim is None
 
     def prefers_bands(self, x: Tensor) -> bool:
-        """Wherever it folds, and with rotary positions."""
-        return self.folds(x) or self.rope is not None
+        """Where it works in bands: wherever it folds, and with rotary positions."""
+        return self.works_in_bands and (self.folds(x) or self.rope is not None)
 
     def summarize(
         self,
@@ -175,7 +175,7 @@ class InLineAttention(Mixer):
         if self._can_fold():
             state = self._fold_state(full, x_sum, None, mask)
         else:
-            rotation = self.positions(x, grid, num_prefix_tokens, first_row=first_row)
+            rotation = self.own_rotation(x, grid, num_prefix_tokens, first_row=first_row)
             _, k, v = self._project(x, mask, None, None)
             with without_autocast(x.device):
                 k = self.kernel(to_fp32(k))
@@ -199,7 +199,7 @@ class InLineAttention(Mixer):
         if grid is not None and self.local_parts():
             v = self._values(x, None) if a is not None else tokens_first(self.kv(x).chunk(2, dim=-1)[1])
             base = self._around(v, summary.input_mean.to(x.dtype), grid, c)[:, inner]
-        rotation = self.positions(x, grid, first_row=first_row)
+        rotation = self.own_rotation(x, grid, first_row=first_row)
         x = x[:, inner]
         if a is not None:
             mixed = torch.baddbmm(base, x, a.to(x.dtype))

@@ -38,8 +38,8 @@ class LinearAttention(Mixer):
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, rotation: Rotation | None = None) -> Tensor:
         """Keys and values first, then queries."""
-        return linear_attention(self.kernel(q), self.kernel(k), v, mask=mask, turn=rotation)
+        return linear_attention(self.kernel(q), self.kernel(k), v, mask=mask, rotation=rotation)
 
     def weights(self, q: Tensor, k: Tensor, mask: Tensor | None, rotation: Rotation | None = None) -> Tensor:
         """Rows divided by their sum."""
-        return linear_weights(self.kernel(q), self.kernel(k), mask=mask, turn=rotation)
+        return linear_weights(self.kernel(q), self.kernel(k), mask=mask, rotation=rotation)

@@ -22,7 +22,7 @@ from ..ops.sums import add_linear, mean_valid, to_fp32, without_autocast, zero_m
 from .bands import InBands
 from .local_residual import LocalPart, add_local, local_rows
 from .mixer_parts import PartChoice, PartOptions
-from .rope import Rotation, keyword
+from .rope import Rotation, formula_options
 from .windowed import Windowed
 
 
@@ -225,7 +225,7 @@ class Mixer(InBands, nn.Module, ABC):
             return add_linear(given.residual, self.windowed.mix(self, x, grid, given.local_input), self.proj)
         source = self._key_source(given)
         q, k, v = self._project(x, given.mask, source, given.rotation)
-        out = self.merge_heads(self._attend(q, k, v, given.mask, **keyword(given.rotation)))
+        out = self.merge_heads(self._attend(q, k, v, given.mask, **formula_options(given.rotation)))
         if grid is not None and given.context is None and (parts := self.local_parts()):
             values = self.merge_heads(v) if source is None else self.kv(x).chunk(2, dim=-1)[1]
             x_mean = mean_valid(given.local_input, given.mask).to(x.dtype)
@@ -273,7 +273,7 @@ class Mixer(InBands, nn.Module, ABC):
         q, k, _ = self._project(given.x, mask, self._key_source(given), given.rotation)
         of_chosen = None if given.rotation is None else given.rotation.chosen(chosen)
         with without_autocast(x.device):
-            mixed = self.weights(to_fp32(q[:, :, chosen]), to_fp32(k), mask, **keyword(of_chosen))
+            mixed = self.weights(to_fp32(q[:, :, chosen]), to_fp32(k), mask, **formula_options(of_chosen))
         if grid is None or context is not None or not (parts := self.local_parts()):
             return AttentionRows(mixed, None)
         x_mean = mean_valid(given.local_input, mask).to(x.dtype)
@@ -314,7 +314,7 @@ class Mixer(InBands, nn.Module, ABC):
         x = zero_masked(x, mask) if context is None else x
         local_input = x if local_input is None else zero_masked(local_input, mask)
         if context is None and self.windowed is None and rotation is None:
-            rotation = self.positions(x, grid, num_prefix_tokens)
+            rotation = self.own_rotation(x, grid, num_prefix_tokens)
         return MixerInput(x, grid, num_prefix_tokens, mask, context, local_input, None, rotation)
 
     def _check_parts(
@@ -338,8 +338,8 @@ class Mixer(InBands, nn.Module, ABC):
             given = "has rope of its own" if self.rope is not None else "reads a context"
             raise ValueError(f"this layer {given} and takes no rotation: leave one of them out")
 
-    def positions(self, x: Tensor, grid: Grid | None, num_prefix_tokens: int = 0, *, first_row: int = 0) -> Rotation | None:
-        """The turn of these tokens by the layer's own `rope`: see `RotaryPositions.rotation`."""
+    def own_rotation(self, x: Tensor, grid: Grid | None, num_prefix_tokens: int = 0, *, first_row: int = 0) -> Rotation | None:
+        """The rotation of these tokens by the layer's own `rope`: see `RotaryPositions.rotation`."""
         if self.rope is None:
             return None
         after = self.rope_after_kernel

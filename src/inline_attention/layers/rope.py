@@ -38,7 +38,7 @@ class Rotation:
 
     @classmethod
     def from_table(cls, table: Tensor, *, num_prefix_tokens: int = 0, half: bool = False) -> "Rotation":
-        """The turn by a table of the tokens on the grid, (..., N, 2 d), with prefix tokens before them; before the kernel."""
+        """By a table of the tokens on the grid, (..., N, 2 d), with prefix tokens before them; before the kernel."""
         sines, cosines = (F.pad(part, (0, 0, num_prefix_tokens, 0), value=value) for part, value in _parts(table))
         full = torch.cat([sines, cosines], -1)
         return cls(full, full, half)
@@ -57,7 +57,7 @@ class Rotation:
         return replace(self, queries=self.keys).of_queries(k)
 
     def chosen(self, queries: Tensor | slice) -> "Rotation":
-        """With the queries of these indices only."""
+        """The rotation of some queries, by their indices on the token axis, and of all keys."""
         return replace(self, queries=self.queries[..., queries, :])
 
 
@@ -67,8 +67,8 @@ def _parts(table: Tensor) -> tuple[tuple[Tensor, float], tuple[Tensor, float]]:
     return (sines, 0.0), (cosines, 1.0)
 
 
-def keyword(rotation: Rotation | None) -> dict[str, Any]:
-    """The argument `rotation` of `attend` and `weights`: only if it comes after the kernel, which is in there."""
+def formula_options(rotation: Rotation | None) -> dict[str, Any]:
+    """`rotation` as an argument of `attend` and `weights`, if it comes after the kernel, which is in there; else none."""
     return {"rotation": rotation} if rotation is not None and rotation.after_kernel else {}
 
 
@@ -105,7 +105,7 @@ class RotaryPositions:
     def rotation(
         self, grid: Grid | None, like: Tensor, *, num_prefix_tokens: int = 0, first_row: int = 0, after_kernel: bool = False
     ) -> Rotation | None:
-        """The turn of tokens on a grid, for a tensor in whose precision, fp32 at least, the angles are; None without a grid.
+        """Of tokens on a grid, for a tensor in whose precision, fp32 at least, the angles are; None without a grid.
 
         `first_row` is where the first row of the grid lies in the image, if the tokens are a band of it.
         """

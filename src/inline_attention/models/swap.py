@@ -1,20 +1,22 @@
 """`swap`: replace the attention of an existing model, keeping its weights."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from torch import nn
+from torch import Tensor, nn
 
 from ..layers import Mixer
-from .swap_found import FoundAttention, from_found
+from .found_attention import FoundAttention
+from .swap_found import from_found
 from .swap_grid import PatchGrids
 from .swap_mixer import MixerMaker, SwapSkipped, describe, describe_change, dropped, in_windows
 from .swap_sam import MapAttention, from_sam, is_sam
 from .swap_timm import SwinBlock, TimmAttention, from_swin, from_timm, is_rotary, is_swin_block, is_timm, window_of
+from .swap_torch import TorchAttention, from_torch, is_torch
 from .swap_transformers import TransformersAttention, from_transformers, is_transformers
-from .swap_watch import Frame, watch
+from .swap_watch import Frame, watch, watch_taller
 
 
 @dataclass
@@ -35,7 +37,7 @@ class SwapReport:
 
 
 NOT_CHOSEN = "not chosen"
-WRAPPERS = (TimmAttention, TransformersAttention, FoundAttention)
+WRAPPERS = (TimmAttention, TransformersAttention, TorchAttention, FoundAttention)
 """Modules that an earlier swap has put around a mixer, each with its `token_grid`."""
 
 
@@ -71,8 +73,8 @@ def swap(
 
     Supported are this package's mixers; timm's `Attention` (ViT, DeiT, DINOv2, CLIP, SigLIP and all models built from it),
     its attention with rotary positions (DINOv3, EVA-02), Swin, and SAM's encoder; ViT, DeiT, DINOv2, DINOv3, CLIP, SigLIP and
-    SAM's encoder of Hugging Face's transformers; with an `example`, any module that is proven to be plain attention. All other
-    attention is left unchanged. Make the optimizer afterwards.
+    SAM's encoder of Hugging Face's transformers; with an `example`, torch's `nn.MultiheadAttention` as in torchvision's ViT,
+    and any module that is proven to be plain attention. All other attention is left unchanged. Make the optimizer afterwards.
 
     Args:
         model: any model with attention of one of these.
@@ -145,12 +147,16 @@ def _found_sites(model: nn.Module, example: Any, known: list[str]) -> list[Site]
         if frame.name and frame.name not in known and not frame.name.startswith(inside):
             parent, _, key = frame.name.rpartition(".")
             found.append(Site(frame.name, model.get_submodule(parent), key, frame.module, frame=frame, example=example))
+    if found:
+        watch_taller(model, example, [site.frame for site in found if site.frame is not None])
     return found
 
 
 def _unknown_kind(site: Site) -> str:
     """'swap does not know pkg.Class; it calls scaled_dot_product_attention with 6 heads of 64'."""
     assert site.frame is not None
+    if is_torch(site.module):
+        return _whole_name(site.module)
     return f"swap does not know {_whole_name(site.module)}; {site.frame.describe()}"
 
 
@@ -195,7 +201,10 @@ def _replacement(site: Site, maker: MixerMaker, grids: PatchGrids) -> tuple[nn.M
         return SwinBlock(old, mixer), describe_change("softmax" + in_windows(window_of(old)), mixer, lost)
     if is_sam(old):
         return from_sam(old, site.parent, maker)
-    new, change = _known(site, maker, grids) if site.frame is None else _found(site, site.frame, maker, grids)
+    if site.frame is None or is_torch(old):
+        new, change = _known(site, maker, grids)
+    else:
+        new, change = _found(site, site.frame, maker, grids)
     new.training = old.training
     return new, change
 
@@ -203,12 +212,19 @@ def _replacement(site: Site, maker: MixerMaker, grids: PatchGrids) -> tuple[nn.M
 def _known(site: Site, maker: MixerMaker, grids: PatchGrids) -> tuple[nn.Module, str]:
     """Attention of tokens, of a known kind."""
     old: Any = site.module
-    mixer = from_timm(old, maker) if is_timm(old) else from_transformers(old, maker)
+    if site.frame is not None:
+        mixer = from_torch(old, site.frame, maker)
+    else:
+        mixer = from_timm(old, maker) if is_timm(old) else from_transformers(old, maker)
     grid = grids.of(site.name)
     if grid is None:
         _check_local(mixer)
+    elif site.frame is not None and mixer.local_parts():
+        grids.check_fits(grid, site.example, site.frame.x.shape[1])
     new: nn.Module
-    if is_rotary(old):
+    if site.frame is not None:
+        new = TorchAttention(mixer, grid)
+    elif is_rotary(old):
         new = TimmAttention(mixer, grid, prefix=old.num_prefix_tokens, rotate_half=old.rotate_half)
     else:
         new = TimmAttention(mixer, grid) if is_timm(old) else TransformersAttention(mixer, grid, old.config)
@@ -217,15 +233,24 @@ def _known(site: Site, maker: MixerMaker, grids: PatchGrids) -> tuple[nn.Module,
 
 def _found(site: Site, frame: Frame, maker: MixerMaker, grids: PatchGrids) -> tuple[nn.Module, str]:
     """Attention of another kind, proven to be plain."""
-    mixer = from_found(frame, maker)
-    grid = None if frame.x.ndim == 4 else grids.of(site.name)
-    if frame.x.ndim == 3 and mixer.local_parts():
+    mixer, lost = from_found(frame, maker)
+    comes_with_call = FoundAttention(mixer, None, frame).takes_map
+    grid = None if comes_with_call else grids.of(site.name)
+    if not comes_with_call and mixer.local_parts():
         if grid is None:
             _check_local(mixer)
         else:
             grids.check_fits(grid, site.example, frame.x.shape[1])
-    change = describe_change(f"softmax ({_whole_name(site.module)}, found on the example)", mixer, [])
+    parts = _parts_of_images(frame.x, site.example)
+    change = describe_change(f"softmax ({_whole_name(site.module)}, found on the example){parts}", mixer, lost, where=parts)
     return FoundAttention(mixer, grid, frame), change
+
+
+def _parts_of_images(x: Tensor, example: Any) -> str:
+    """' in parts of 49 tokens' if the module is called with several parts of an image at once, such as windows."""
+    values = example.values() if isinstance(example, Mapping) else [example]
+    batch = next((len(value) for value in values if isinstance(value, Tensor) and value.ndim), len(x))
+    return f" in parts of {x.shape[1:-1].numel()} tokens" if len(x) > batch else ""
 
 
 def _check_local(mixer: Mixer) -> None:
@@ -244,7 +269,10 @@ def _unknown(model: nn.Module, known: set[str]) -> dict[str, str]:
         around = {name.rsplit(".", count)[0] for count in range(name.count(".") + 1)}
         if around & (known | left.keys()) or any(other.startswith(f"{name}.") for other in known):
             continue
-        left[name] = f"{kind} pools tokens" if "AttentionPool" in kind else f"swap does not know {_whole_name(module)}"
+        if is_torch(module):
+            left[name] = f"{_whole_name(module)} may be called with masks or other keys: pass example= to see how it is"
+        else:
+            left[name] = f"{kind} pools tokens" if "AttentionPool" in kind else f"swap does not know {_whole_name(module)}"
     return left
 
 

@@ -3,7 +3,7 @@
 A module is plain self-attention if its queries, keys and values are linear maps of its own input, up to a factor, and its
 output is a linear map of the result. Which rows of which maps they are is read off the numbers: a column of the queries is a
 multiple of a column that a map of the input gave. `swap` believes it only if softmax attention with these rows gives the
-module's own output on random input.
+module's own output on random input, also for images twice as high where the model takes them.
 
 Shapes: tokens x (B, N, C), or a map (B, H, W, C); q, k, v (B, heads, N, d) or (B * heads, N, d).
 """
@@ -15,58 +15,19 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..layers import Mixer
-from .swap_grid import TokenGrid, mix
+from .found_attention import same, sides_of
 from .swap_mixer import MixerMaker, SwapSkipped, check_widths, stacked
-from .swap_watch import Frame, evaluating
+from .swap_watch import Frame, in_mode, watch_training
 
 CLOSE = 1e-4
 """How far numbers that should be equal may be apart, as a share of the largest."""
 
 
-class FoundAttention(nn.Module):
-    """Called as the module was that it replaces.
+def from_found(frame: Frame, maker: MixerMaker) -> tuple[Mixer, list[str]]:
+    """The mixer with the projections of a found module, and what it does in training only, which is lost.
 
-    Args:
-        mixer: the mixer.
-        token_grid: the grid of its tokens; None if it is unknown. A map brings its own.
-        frame: how that module was called, and what it returned.
+    `SwapSkipped` unless these projections are proven to be all that it computes.
     """
-
-    def __init__(self, mixer: Mixer, token_grid: TokenGrid | None, frame: Frame) -> None:
-        super().__init__()
-        self.mixer = mixer
-        self.token_grid = token_grid
-        self.keyword = frame.keyword
-        self.rest = frame.rest()
-        self.takes_map = frame.x.ndim == 4
-        self.returns = len(frame.returned) if isinstance(frame.returned, tuple) else 0
-
-    def forward(self, *inputs: Any, **options: Any) -> Any:
-        """Mix all tokens of the first argument; the others are as they were in the example."""
-        x = inputs[0] if inputs else options.pop(self.keyword or "")
-        given: dict[int | str, Any] = dict(enumerate(inputs[1:]))
-        known: dict[int | str, Any] = dict(enumerate(self.rest[0]))
-        given.update(options)
-        known.update(self.rest[1])
-        for name, value in given.items():
-            if value is not None and not (name in known and _same(value, known[name])):
-                raise ValueError(
-                    f"swapped attention was found with {name}={known.get(name)} and got "
-                    f"{type(value).__name__}: call the model as in the example of swap"
-                )
-        if self.takes_map:
-            mixed = self.mixer(x.flatten(1, 2), tuple(x.shape[1:3])).unflatten(1, x.shape[1:3])
-        else:
-            mixed = mix(self.mixer, x, self.token_grid)
-        return (mixed, *(None,) * (self.returns - 1)) if self.returns else mixed
-
-
-def _same(value: Any, other: Any) -> bool:
-    return type(value) is type(other) and (value is other or (not isinstance(value, Tensor) and bool(value == other)))
-
-
-def from_found(frame: Frame, maker: MixerMaker) -> Mixer:
-    """The mixer with the projections of a found module; `SwapSkipped` unless they are proven to be all that it computes."""
     call, x = _plain_call(frame), frame.x
     tokens = x.flatten(1, -2)
     merged = {name: _merge(call[name], len(x)) for name in ("query", "key", "value", "out")}
@@ -82,7 +43,7 @@ def from_found(frame: Frame, maker: MixerMaker) -> Mixer:
     ]
     if not last:
         raise SwapSkipped("its output is not one linear map of the result")
-    modules = {"q": stacked(q), "kv": stacked(k, v), "proj": last[0]}
+    modules: dict[str, nn.Module] = {"q": stacked(q), "kv": stacked(k, v), "proj": last[0]}
     with torch.no_grad():
         for parameter in modules["q"].parameters():
             parameter.mul_(factor)
@@ -93,37 +54,54 @@ def from_found(frame: Frame, maker: MixerMaker) -> Mixer:
     _prove(frame, soft.make(modules, like, tokens.shape[2], heads, attn_drop=0.0, training=False))
     for part in modules.values():
         part.train(training)
-    return maker.make(modules, like, tokens.shape[2], heads, attn_drop=0.0, training=training)
+    attn_drop, kept, lost = _dropout(frame, last[0])
+    modules |= {"proj_drop": kept} if kept is not None else {}
+    return maker.make(modules, like, tokens.shape[2], heads, attn_drop=attn_drop, training=training), lost
+
+
+def _dropout(frame: Frame, last: nn.Linear) -> tuple[float, nn.Dropout | None, list[str]]:
+    """The dropout of the weights, the module that drops of the output, and the names of what else acts in training."""
+    training = watch_training(frame)
+    if len(training.calls) != 1:
+        raise SwapSkipped(f"in training mode it has {len(training.calls)} calls")
+    outs = [out for linear, _, out in training.linears if linear is last]
+    kept: nn.Dropout | None = None
+    lost = []
+    for name, (module, given, out) in training.others.items():
+        if type(module) is nn.Dropout and any(_equal(given, one) for one in outs) and _equal(out, _first(training.returned)):
+            kept = module
+        elif not isinstance(module, nn.Identity) and getattr(module, "p", None) != 0:
+            lost.append(name if module is None else f"{name} ({type(module).__name__})")
+    return float(training.calls[0].get("dropout_p") or 0.0), kept, lost
 
 
 def _plain_call(frame: Frame) -> dict[str, Any]:
-    """The one call of attention in a module; `SwapSkipped` if there are more, or a mask."""
-    call, x = frame.calls[0], frame.x
-    if len(frame.calls) > 1:
+    """The one call of attention in a module; `SwapSkipped` if there are more, a mask, or other tokens than its own."""
+    if len(frame.calls) != 1:
         raise SwapSkipped(f"{len(frame.calls)} calls")
+    call, x = frame.calls[0], frame.x
     if call.get("attn_mask") is not None:
         raise SwapSkipped(f"with a mask or bias of shape {tuple(call['attn_mask'].shape)}")
     if call.get("is_causal") or call.get("enable_gqa"):
         raise SwapSkipped("causal" if call.get("is_causal") else "with keys that heads share")
     if not isinstance(x, Tensor) or x.ndim not in (3, 4):
         raise SwapSkipped("its input is neither tokens (B, N, C) nor a map (B, H, W, C)")
-    positional, named = frame.rest()
-    for name, value in [*enumerate(positional), *named.items()]:
-        if value is not None and not isinstance(value, bool | int | float | str):
+    sides_of(frame)
+    for name, value in frame.rest.items():
+        if value is not None and not isinstance(value, bool | int | float | str | tuple | list):
             raise SwapSkipped(f"it is called with argument {name} besides its input ({type(value).__name__})")
     returned = frame.returned
     if not isinstance(_first(returned), Tensor) or (
         isinstance(returned, tuple) and any(more is not None for more in returned[1:])
     ):
         raise SwapSkipped("it returns more than its output")
-    if call["query"].shape != call["key"].shape or call["query"].numel() != x.shape[:-1].numel() * _width(call["query"], x):
-        raise SwapSkipped("its queries are not one for each token")
+    for name, words in (("query", "queries"), ("key", "keys"), ("value", "values")):
+        shape, count = tuple(call[name].shape), x.shape[:-1].numel() // len(x)
+        by_head = len(shape) == 4 and shape[0] == len(x)
+        flat = len(shape) == 3 and shape[0] % len(x) == 0
+        if not (by_head or flat) or shape[-2] != count or shape[:-1] != tuple(call["query"].shape[:-1]):
+            raise SwapSkipped(f"its {words} are not one for each token: {shape} for an input of {tuple(x.shape)}")
     return call
-
-
-def _width(q: Tensor, x: Tensor) -> int:
-    """Channels of all heads together."""
-    return q.shape[-1] * (q.shape[1] if q.ndim == 4 else q.shape[0] // len(x))
 
 
 def _merge(heads: Tensor, batch: int) -> Tensor:
@@ -159,14 +137,30 @@ def _rows(wanted: Tensor, maps: list[tuple[nn.Linear, Tensor]], words: str) -> t
     raise SwapSkipped(f"its {words} are no linear map of its input")
 
 
-@torch.no_grad()
 def _prove(frame: Frame, soft: Mixer) -> None:
     """Raise `SwapSkipped` unless softmax attention with the found rows gives the module's output on random input."""
+    _compare(frame, soft)
+    taller = frame.taller
+    if taller is None:
+        return
+    try:
+        _plain_call(taller)
+        sides = sides_of(frame)[0]
+        for name, value in frame.rest.items():
+            if name not in sides and not same(value, taller.rest.get(name)):
+                raise SwapSkipped(f"its argument {name} is another")
+        _compare(taller, soft)
+    except SwapSkipped as why:
+        raise SwapSkipped(f"with images twice as high: {why}") from why
+
+
+@torch.no_grad()
+def _compare(frame: Frame, soft: Mixer) -> None:
+    """Raise `SwapSkipped` unless the outputs are equal on random tokens of the shape in this frame."""
     x = torch.randn_like(frame.x)
-    positional, named = frame.rest()
-    arguments = (positional, named | {frame.keyword: x}) if frame.keyword else ((x, *positional), named)
-    with evaluating(frame.module):
-        theirs = _first(frame.module(*arguments[0], **arguments[1]))
+    inputs, options = frame.again(x)
+    with in_mode(frame.module, training=False):
+        theirs = _first(frame.module(*inputs, **options))
     ours = soft(x.flatten(1, -2))
     if not _equal(ours, theirs.reshape(ours.shape)):
         off = float((ours - theirs.reshape(ours.shape)).abs().max() / theirs.abs().max())

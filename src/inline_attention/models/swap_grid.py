@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from timm.layers import to_2tuple
 from torch import Tensor, nn
+from torchvision.models import VisionTransformer
 
 from ..compat import backward_is_running
 from ..layers import Mixer
@@ -169,8 +170,10 @@ def record_size(model: nn.Module, images: Tensor) -> None:
 def _embedding_of(owner: nn.Module) -> nn.Module | None:
     """The module that cuts images into patches: `patch_embed` in timm, `embeddings.patch_embeddings` in transformers.
 
-    In CLIP, SigLIP and DINOv3 of transformers it is a bare convolution.
+    In CLIP, SigLIP and DINOv3 of transformers it is a bare convolution; in torchvision's ViT too, `conv_proj`.
     """
+    if isinstance(owner, VisionTransformer):
+        return owner.conv_proj if isinstance(owner.conv_proj, nn.Conv2d) else None
     timm_embedding = getattr(owner, "patch_embed", None)
     if isinstance(timm_embedding, nn.Module) and hasattr(timm_embedding, "dynamic_feat_size"):
         return timm_embedding
@@ -185,5 +188,7 @@ def _prefix_of(owner: Any) -> int | None:
     """How many tokens a model puts before the grid; None if it cannot be found out."""
     if hasattr(owner, "patch_embed"):
         return getattr(owner, "num_prefix_tokens", None)
+    if isinstance(owner, VisionTransformer):
+        return int(owner.class_token.shape[1])
     tokens = [getattr(owner.embeddings, name, None) for name in PREFIX_TOKENS]
     return sum(1 if token.ndim == 1 else token.shape[1] for token in tokens if isinstance(token, Tensor))

@@ -8,8 +8,8 @@ from torch import Tensor
 from .checks import check_name
 
 Kernel = Callable[[Tensor], Tensor]
-Turn = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
-"""Rotary positions: queries and keys, after the feature map, to the same shapes."""
+Rotation = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+"""Rotates queries and keys, after the feature map, by their positions: to the same shapes. `layers/rope.py` makes it."""
 
 
 def identity(x: Tensor) -> Tensor:

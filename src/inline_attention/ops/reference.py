@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from .checks import Grid
-from .kernels import Turn
+from .kernels import Rotation
 from .sums import count_valid, zero_masked
 
 
@@ -27,7 +27,9 @@ def softmax_weights(
     return similarity.masked_fill(hidden, torch.finfo(q.dtype).min).softmax(-1).masked_fill(hidden, 0)
 
 
-def linear_weights(q: Tensor, k: Tensor, *, mask: Tensor | None = None, eps: float = 1e-6, turn: Turn | None = None) -> Tensor:
+def linear_weights(
+    q: Tensor, k: Tensor, *, mask: Tensor | None = None, eps: float = 1e-6, rotation: Rotation | None = None
+) -> Tensor:
     """phi(q_i).phi(k_j) / (sum_t phi(q_i).phi(k_t) + N eps): the row is divided by its sum.
 
     Dividing forgets the length of phi(q): queries on one ray get the same row. With rotary positions R, the numerator is
@@ -35,9 +37,9 @@ def linear_weights(q: Tensor, k: Tensor, *, mask: Tensor | None = None, eps: flo
     """
     k = zero_masked(k, mask)
     similarity = q @ k.mT
-    turned_q, turned_k = (q, k) if turn is None else turn(q, k)
+    rotated_q, rotated_k = (q, k) if rotation is None else rotation(q, k)
     count = count_valid(k, mask)[:, None, None, None].clamp(min=1)
-    return turned_q @ turned_k.mT / (similarity.sum(-1, keepdim=True) + count * eps)
+    return rotated_q @ rotated_k.mT / (similarity.sum(-1, keepdim=True) + count * eps)
 
 
 def injective_weights(q: Tensor, k: Tensor, *, scale: float | None = None, mask: Tensor | None = None) -> Tensor:
@@ -52,11 +54,11 @@ def injective_weights(q: Tensor, k: Tensor, *, scale: float | None = None, mask:
     return weights if mask is None else weights.masked_fill(~mask[:, None, None, :], 0)
 
 
-def efficient_weights(q: Tensor, k: Tensor, *, mask: Tensor | None = None, turn: Turn | None = None) -> Tensor:
+def efficient_weights(q: Tensor, k: Tensor, *, mask: Tensor | None = None, rotation: Rotation | None = None) -> Tensor:
     """softmax over channels of q_i, times softmax over tokens of k (Shen et al.); rotary positions turn both softmaxes."""
     hidden = None if mask is None else ~mask[:, None, :, None]
     over_tokens = k.softmax(-2) if hidden is None else k.masked_fill(hidden, torch.finfo(k.dtype).min).softmax(-2)
-    q, k = (q.softmax(-1), over_tokens) if turn is None else turn(q.softmax(-1), over_tokens)
+    q, k = (q.softmax(-1), over_tokens) if rotation is None else rotation(q.softmax(-1), over_tokens)
     return q @ (k if hidden is None else k.masked_fill(hidden, 0)).mT
 
 
