@@ -209,9 +209,10 @@ def test_pushing(trained, tmp_path, monkeypatch, capsys):
 def bad(trained, tmp_path_factory):
     """Things that cannot be exported."""
     here = tmp_path_factory.mktemp("bad")
-    (here / "detector").mkdir()
-    facts = {"model": "inline_pvt_nano", "arguments": {}, "task": {"name": "detect"}}
-    save_file({"a": torch.zeros(1)}, here / "detector" / "best.safetensors", {"inline": json.dumps(facts)})
+    for name, task in (("detector", "detect"), ("segmenter", "segment")):
+        (here / name).mkdir()
+        facts = {"model": "inline_pvt_nano", "arguments": {}, "task": {"name": task}}
+        save_file({"a": torch.zeros(1)}, here / name / "best.safetensors", {"inline": json.dumps(facts)})
     save_file(timm.create_model("test_vit", num_classes=3).state_dict(), here / "vit.safetensors")
     (here / "empty").mkdir()
     (here / "file.txt").write_text("no folder")
@@ -224,6 +225,8 @@ MISTAKES = {
     "no run": (["BAD/empty"], "BAD/empty holds no best.safetensors"),
     "both": (["RUN", "--weights", "x"], "--weights is for a model that is named, and RUN has its own: leave out "),
     "detector": (["BAD/detector"], "BAD/detector was trained to detect: its boxes are chosen by their values, which "),
+    "hub of a segmenter": (["BAD/segmenter", "--format", "hub"], "--format hub, --ema and --data are for models that classify"),
+    "data of a segmenter": (["BAD/segmenter", "--data", "x"], "--format hub, --ema and --data are for models that classify"),
     "no average": (["inline_deit_nano", "--ema"], "--ema: inline_deit_nano has no weights to take an average out of"),
     "no classifier": (["vit_small_patch8_224"], "vit_small_patch8_224 has no classifier: there is nothing to export"),
     "fixed size": (["swin_tiny_patch4_window7_224"], "SwinTransformer does not take images of 256 x 320: "),
