@@ -123,6 +123,15 @@ def test_height_and_width_are_the_grid(kind, call):
     torch.testing.assert_close(model(example(24, 56)), model.attention.mixer(x, (3, 7)))
 
 
+@pytest.mark.slow
+def test_a_pair_of_sides_is_exported_with_any_size():
+    model = OnPatches(Reversed(), lambda attention, x, grid: attention(x, grid[::-1])).eval()
+    swap(model, example=example())
+    height, width = (8 * torch.export.Dim(side, min=2, max=64) for side in ("height", "width"))
+    exported = torch.export.export(model, (example(40, 48),), dynamic_shapes=({2: height, 3: width},)).module()
+    torch.testing.assert_close(exported(example(24, 56)), model(example(24, 56)), rtol=1e-5, atol=1e-5)
+
+
 def test_other_numbers_are_no_grid():
     class Counted(Plain):
         def forward(self, x, H, W):

@@ -74,11 +74,11 @@ def sides_of(frame: Frame) -> tuple[tuple[str, ...], bool]:
     return tuple(counts), taller == [sides[0], 2 * sides[1]]
 
 
-def _numbers(value: Any) -> tuple[int, ...]:
-    """Whole numbers: one, or several in a tuple or list; none if it is anything else."""
-    if isinstance(value, tuple | list):
-        return tuple(value) if value and all(isinstance(one, int) for one in value) else ()
-    return () if isinstance(value, bool | Tensor) or not hasattr(value, "__index__") else (value,)
+def _numbers(value: Any) -> tuple[Any, ...]:
+    """Whole numbers, those of a graph being exported too: one, or several in a tuple or list; none if it is anything else."""
+    several = tuple(value) if isinstance(value, tuple | list) else (value,)
+    whole = all(hasattr(one, "__index__") and not isinstance(one, bool | Tensor) for one in several)
+    return several if whole else ()
 
 
 def same(value: Any, other: Any) -> bool:
