@@ -225,7 +225,7 @@ def test_dry_run_of_the_papers_recipe(trained, capsys):
         (["--augment.auto", "rand-mX"], "inline: augment.auto: 'mX' of 'rand-mX' means nothing; rand takes parts such as m9, "),
         (["--schedule.epochs", str(10**24)], "inline: schedule.epochs must be 1,000,000 at most, got 100000000000000000"),
         (["--model.args", "num_classes=3"], "inline: model.args: num_classes is 3, and the data gives 10: leave it out of "),
-        (["--model.args", "pretrained=true"], "inline: model.args: pretrained is True, and model.weights FILE is what a run "),
+        (["--model.args", "pretrained=true"], "inline: model.args: pretrained is True, and model.pretrained, or model.weigh"),
         (["--dry-run", "--device", "fish"], "inline: unknown device 'fish'; this machine has: cpu"),
         (["--augment.auto", "nonsense"], "inline: augment.auto: timm has no policy 'nonsense'"),
         (["--augment.ratio", "0", "0"], "inline: augment.ratio must be two rising positive numbers, got 0.0 0.0"),

@@ -186,6 +186,25 @@ def test_products_are_the_resampling_of_torch(change, products):
         torch.testing.assert_close(replaced.module(check_guards=False)(x), expected, rtol=1e-5, atol=1e-5)
 
 
+def test_an_input_with_more_names_than_its_own(graph, tmp_path, monkeypatch):
+    """OpenVINO merges names: of an input, and of what it takes to be the same."""
+    import openvino
+
+    monkeypatch.setattr(exporting, "export_graph", lambda model, channels: graph[1])
+    reuse_onnx(graph[2], monkeypatch)
+    save = openvino.save_model
+
+    def save_with_another_name(model, path, **options):
+        model.inputs[0].get_tensor().add_names({"pad"})
+        save(model, path, **options)
+
+    monkeypatch.setattr(openvino, "save_model", save_with_another_name)
+    export(graph[0], tmp_path / "model.xml", facts=facts(), kind="openvino", **FEW)
+    opened = OpenVinoClassifier.open(tmp_path / "model.xml")
+    assert opened.runtime.ports(opened.session)[0][0].names == {"images", "pad"}
+    assert opened.logits(np.zeros((1, 3, 32, 32), np.float32)).shape[0] == 1
+
+
 def test_openvino_alone_would_compute_in_another_precision(graph, tmp_path, monkeypatch):
     """Why the precision is always said: the default of this CPU is off."""
     reuse_onnx(graph[2], monkeypatch)

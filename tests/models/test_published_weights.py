@@ -12,6 +12,7 @@ import timm
 import torch
 
 from inline_attention.models import download, published_models
+from inline_attention.models.packaged_weights import PACKAGED
 from inline_attention.models.published_weights import FILES, TAG, cached_path, fetch_weights, find_weights, published_url
 
 from ..golden.recipe import image
@@ -65,7 +66,7 @@ def test_golden_outputs_from_a_downloaded_file(name, server, tmp_path):
 
 
 def test_timm_knows_them():
-    assert {name.removesuffix(f".{TAG}") for name in timm.list_pretrained("inline_*")} == set(FILES)
+    assert set(timm.list_pretrained("inline_*")) == {*(f"{name}.{TAG}" for name in FILES), *PACKAGED}
     assert len(FILES) == 13
     assert len(set(FILES.values())) == 13
     cfg = timm.get_pretrained_cfg("inline_cswin_small")

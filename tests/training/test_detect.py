@@ -186,7 +186,7 @@ def test_weights_of_a_timm_classifier_and_its_norms(data, tmp_path, weights, fro
     assert all(name.startswith("Frozen") == frozen for name in norms)
     assert task.recipe.task.freeze_norm is frozen, "and the run's recipe says so"
     if weights:
-        assert said == "100 tensors matched, left out: fc.bias, fc.weight"
+        assert said.endswith("resnet.safetensors: 100 tensors matched, left out: fc.bias, fc.weight")
         assert torch.equal(task.backbone(model).state_dict()["layer4.1.conv2.weight"], classifier.layer4[1].conv2.weight)
 
 

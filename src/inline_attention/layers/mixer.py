@@ -22,7 +22,7 @@ from ..ops.sums import add_linear, mean_valid, to_fp32, without_autocast, zero_m
 from .bands import InBands
 from .local_residual import LocalPart, add_local, local_rows
 from .mixer_parts import PartChoice, PartOptions
-from .rope import Rotation, formula_options
+from .rope import Rotation
 from .windowed import Windowed
 
 
@@ -225,7 +225,9 @@ class Mixer(InBands, nn.Module, ABC):
             return add_linear(given.residual, self.windowed.mix(self, x, grid, given.local_input), self.proj)
         source = self._key_source(given)
         q, k, v = self._project(x, given.mask, source, given.rotation)
-        out = self.merge_heads(self._attend(q, k, v, given.mask, **formula_options(given.rotation)))
+        out = self.merge_heads(
+            self._attend(q, k, v, given.mask, **(given.rotation.formula_options() if given.rotation else {}))
+        )
         if grid is not None and given.context is None and (parts := self.local_parts()):
             values = self.merge_heads(v) if source is None else self.kv(x).chunk(2, dim=-1)[1]
             x_mean = mean_valid(given.local_input, given.mask).to(x.dtype)
@@ -273,7 +275,9 @@ class Mixer(InBands, nn.Module, ABC):
         q, k, _ = self._project(given.x, mask, self._key_source(given), given.rotation)
         of_chosen = None if given.rotation is None else given.rotation.chosen(chosen)
         with without_autocast(x.device):
-            mixed = self.weights(to_fp32(q[:, :, chosen]), to_fp32(k), mask, **formula_options(of_chosen))
+            mixed = self.weights(
+                to_fp32(q[:, :, chosen]), to_fp32(k), mask, **(of_chosen.formula_options() if of_chosen else {})
+            )
         if grid is None or context is not None or not (parts := self.local_parts()):
             return AttentionRows(mixed, None)
         x_mean = mean_valid(given.local_input, mask).to(x.dtype)

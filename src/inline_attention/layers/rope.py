@@ -56,6 +56,10 @@ class Rotation:
         """(B, heads, N, d), turned in fp32 or better."""
         return replace(self, queries=self.keys).of_queries(k)
 
+    def formula_options(self) -> dict[str, Any]:
+        """The argument `rotation` of `attend` and `weights`: only if it comes after the kernel, which is in there."""
+        return {"rotation": self} if self.after_kernel else {}
+
     def chosen(self, queries: Tensor | slice) -> "Rotation":
         """The rotation of some queries, by their indices on the token axis, and of all keys."""
         return replace(self, queries=self.queries[..., queries, :])
@@ -65,11 +69,6 @@ def _parts(table: Tensor) -> tuple[tuple[Tensor, float], tuple[Tensor, float]]:
     """Sines and cosines, each with its value at the angle 0."""
     sines, cosines = table.chunk(2, -1)
     return (sines, 0.0), (cosines, 1.0)
-
-
-def formula_options(rotation: Rotation | None) -> dict[str, Any]:
-    """`rotation` as an argument of `attend` and `weights`, if it comes after the kernel, which is in there; else none."""
-    return {"rotation": rotation} if rotation is not None and rotation.after_kernel else {}
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from ..ops.checks import Grid
 from ..ops.shifted_windows import Cuts, Window, cut, from_windows, rows_from_windows, to_windows, valid_tokens
 from ..ops.sums import mean_valid, to_fp32, without_autocast
 from .local_residual import add_local, local_rows
-from .rope import Rotation, formula_options
+from .rope import Rotation
 
 if TYPE_CHECKING:
     from .mixer import Mixer
@@ -81,7 +81,7 @@ class Windowed:
             rotation = self._rotation(mixer, cuts, number, x)
             if rotation is not None and not rotation.after_kernel:
                 q_here, k_here = rotation(q_here, k_here)
-            yield HeadGroup(cuts, channels, q_here, k_here, v_here, formula_options(rotation))
+            yield HeadGroup(cuts, channels, q_here, k_here, v_here, rotation.formula_options() if rotation else {})
 
     def _rotation(self, mixer: "Mixer", cuts: Cuts, number: int, x: Tensor) -> Rotation | None:
         """The rotation inside a window, of the heads that attend in it; None without rotary positions."""

@@ -75,8 +75,8 @@ class ExportedModel:
             "output": (about.output, ["any", len(about.classes), *([] if about.task == "classify" else sides)]),
         }
         for (what, (name, fitting)), found in zip(expected.items(), self.runtime.ports(self.session), strict=True):
-            if [port.name for port in found] != [name] or found[0].kind != kind:
-                there = ", ".join(f"{port.name} {port.kind}" for port in found) or "none"
+            if len(found) != 1 or name not in found[0].names or found[0].kind != kind:
+                there = ", ".join(f"{'/'.join(sorted(port.names))} {port.kind}" for port in found) or "none"
                 raise ValueError(f"{self.file} must have one {what}, {name} {kind}, got {there}")
             shape = found[0].shape
             rest = zip(shape[1:], fitting[1:], strict=False)

@@ -44,7 +44,7 @@ def _open(file: Path, precision: str, providers: Sequence[str] = ("CPUExecutionP
 
 def _ports(session: Any) -> tuple[list[Port], list[Port]]:
     inputs, outputs = (
-        [Port(entry.name, entry.type, list(entry.shape)) for entry in entries]
+        [Port(frozenset((entry.name,)), entry.type, list(entry.shape)) for entry in entries]
         for entries in (session.get_inputs(), session.get_outputs())
     )
     return inputs, outputs

@@ -60,7 +60,7 @@ def _ports(compiled: Any) -> tuple[list[Port], list[Port]]:
     inputs, outputs = (
         [
             Port(
-                " ".join(sorted(entry.get_names())),
+                frozenset(entry.get_names()),
                 entry.get_element_type().get_type_name(),
                 ["any" if side.is_dynamic else side.get_length() for side in entry.get_partial_shape()],
             )

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 class Port(NamedTuple):
     """An input or output of a graph."""
 
-    name: str
+    names: frozenset[str]
+    """One, as a rule: OpenVINO gives an input also the names of what it takes to be the same."""
     kind: str
     """Its type, in the runtime's own words."""
     shape: list[int | str | None]
