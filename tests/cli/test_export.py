@@ -147,6 +147,9 @@ def test_a_folder_for_the_hub(trained, tmp_path, monkeypatch, capsys):
     before = (folder / "config.json").stat().st_mtime_ns
     code, _, err = run(capsys, "export", str(trained / "run"), "--format", "hub")
     assert (code, err) == (2, "inline: inline_swin_nano-hub exists already: choose another folder\n")
+    image = str(next((trained / "data").rglob("*.png")))
+    from_run, from_hub = (run(capsys, "predict", image, "--model", str(model))[1] for model in (trained / "run", folder))
+    assert from_hub == from_run, "commands take the folder, too"
     assert (folder / "config.json").stat().st_mtime_ns == before
 
 

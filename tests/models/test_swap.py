@@ -381,7 +381,7 @@ def test_only_chosen_attention_is_swapped():
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("resnet18", "nothing to swap in ResNet: it has no attention"),
+        ("resnet18", "nothing to swap in ResNet: none of its modules is attention that swap knows, and none was seen"),
         (
             "beit_base_patch16_224",
             "nothing to swap in Beit: blocks.0.attn is left (swap does not know timm.models.beit.Attention), and 11 more",

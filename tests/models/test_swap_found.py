@@ -130,7 +130,7 @@ def test_plain_attention_is_found_proven_and_swapped(kind):
 
 
 def test_without_an_example_it_is_named_only_if_its_name_says_attention():
-    with pytest.raises(ValueError, match="nothing to swap in VisionTransformer: it has no attention"):
+    with pytest.raises(ValueError, match="nothing to swap in VisionTransformer: none of its modules is attention"):
         swap(vit(Plain))
 
 

@@ -159,7 +159,7 @@ def eval_folder(options: Eval) -> Path:
     """The folder of the result: --out, or one in the run's folder, or one here."""
     name = "eval" if options.data is None else f"eval-{Path(options.data).name}"
     name += f"-{Path(options.split).name}" if options.split else ""
-    return options.out or (Path(options.model) / name if Path(options.model).is_dir() else Path(name))
+    return options.out or (Path(options.model) / name if (Path(options.model) / "recipe.toml").is_file() else Path(name))
 
 
 def write_score(

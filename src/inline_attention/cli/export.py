@@ -47,7 +47,7 @@ class Export:
     out: Path | None = None
     """The file, .onnx, .xml or .pt2, or the folder; unset: named after the model, here."""
     precision: Literal["fp32", "fp16", "bf16", "int8"] = "fp32"
-    """Precision of the file's numbers; int8 is for ONNX and OpenVINO, bf16 for OpenVINO."""
+    """Precision of the file's numbers, and with bf16 of the computation; int8 is for ONNX and OpenVINO, bf16 for OpenVINO."""
     data: str | None = None
     """Images to compare accuracy on: any source of `inline train`, or a folder; unset: those of a run, if not in fp32."""
     root: str | None = None

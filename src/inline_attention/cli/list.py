@@ -178,7 +178,7 @@ def _print(records: list[dict[str, Any]], source: str) -> None:
     console = Console()
     table = Table(box=SIMPLE_HEAD, padding=(0, 1))
     for column in ("model", "input", "params", "FLOPs", "top-1", "weights"):
-        table.add_column(column, justify="left" if column == "model" else "right", no_wrap=True)
+        table.add_column(column, justify="left" if column == "model" else "right", no_wrap=column != "weights")
     notes = []
     for r in records:
         params, flops, top1 = r["params"], r["flops"], r["reported_top1"]

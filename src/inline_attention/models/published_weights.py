@@ -91,12 +91,15 @@ def fetch_weights(name: str, url: str | None = None, cache_dir: str | Path | Non
         return found
     name = split_model_name_tag(name)[0]
     if url is None and name not in FILES:
-        raise ValueError(f"{name} has no published weights{_by_tag(name)}")
+        raise ValueError(f"{name} has no published weights{by_tag(name)}")
     url = published_url(name) if url is None else url
     if found := in_folder(name):
         return found
     path = cached_path(name, url, cache_dir)
-    advice = f"Put the file into a folder as {name}.pth and set {FOLDER} to that folder, or give it by checkpoint_path="
+    advice = (
+        f"Put the file into a folder as {name}.pth and set {FOLDER} to that folder, or give it by checkpoint_path= "
+        "(to a command by --weights)"
+    )
     try:
         download_once(url, path, name, lambda file: check_file(file, name, url))
     except ValueError as error:
@@ -106,9 +109,10 @@ def fetch_weights(name: str, url: str | None = None, cache_dir: str | Path | Non
     return path
 
 
-def _by_tag(name: str) -> str:
+def by_tag(name: str) -> str:
+    """', but MODEL.TAG has', for a model with weights in the package; else nothing."""
     tags = tags_of(name)
-    return f"; there are {', '.join(tags)}" if tags else ""
+    return f", but {' and '.join(tags)} ha{'ve' if len(tags) > 1 else 's'}" if tags else ""
 
 
 def find_weights(name: str, url: str | None = None, cache_dir: str | Path | None = None) -> Path | None:

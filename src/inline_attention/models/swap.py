@@ -279,7 +279,7 @@ def _unknown(model: nn.Module, known: set[str]) -> dict[str, str]:
 def _first_reason(report: SwapReport) -> str:
     """A short reason why nothing was swapped."""
     if not report.left:
-        return "it has no attention"
+        return "none of its modules is attention that swap knows, and none was seen to call scaled_dot_product_attention"
     left = {name: why for name, why in report.left.items() if why != NOT_CHOSEN}
     name, why = next(iter(left.items()))
     more = len(left) - 1

@@ -158,7 +158,7 @@ def check_config(teacher: Teacher, config: LinearizeConfig) -> Source:
     source = task.open()
     if len(source.train) < config.batch:
         count = f"{len(source.train)} of {len(source.train) + len(source.val)} images are for training"
-        raise ValueError(f"{count}, which do not fill a batch of {config.batch}: take a batch of {len(source.train)} or less")
+        raise ValueError(f"{count}, which do not fill a batch of {config.batch}: take --batch {len(source.train)} or less")
     lengths = config.phase_steps(len(source.train))
     if not any(steps and config.task(teacher, phase, 1).count_trained() for phase, steps in zip(PHASES, lengths, strict=True)):
         raise ValueError(f"no phase has both steps and parameters to train: the steps of the phases are {lengths}")

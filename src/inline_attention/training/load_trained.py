@@ -20,9 +20,9 @@ from ..models.finite import check_outputs
 from ..models.load_official import read_checkpoint, select_weights
 from ..models.packaged_weights import packaged_path, tags_of
 from ..models.published_models import REPORTED, SOURCE, identify
-from ..models.published_weights import read_published
+from ..models.published_weights import by_tag, read_published
 from .config import TaskConfig, check_seed, nearest
-from .model_factory import load_weights, make_model, published_path, weights_path
+from .model_factory import load_weights, make_model, own_weights, published_path, weights_path
 from .weights_metadata import check_metadata, classes_of, data_of, make_for_file
 
 
@@ -94,8 +94,7 @@ def make_named(name: str, *, pretrained: bool = False, seed: int = 0, folder: Pa
     check_seed(seed)
     pretrained = pretrained or bool(split_model_name_tag(name)[1])
     if pretrained and not is_model_pretrained(name):
-        tags = " and ".join(tags_of(name))
-        raise ValueError(f"{name} has no published weights" + (f", but {tags} have" if tags else ""))
+        raise ValueError(f"{name} has no published weights{by_tag(name)}")
     if folder is not None and (packaged_path(name) or not name.startswith("inline_")):
         raise ValueError(
             f"pretrained and weights {folder}: {name} has no published files to look for: leave out one of the two"
@@ -176,9 +175,8 @@ def spec_of(metadata: Mapping[str, Any], path: Path) -> tuple[str, dict[str, Any
 def task_named(what: str, weights: Path | None = None) -> str:
     """What a model was trained for: 'classify', 'detect' or 'segment'. Files without this metadata are classifiers."""
     path = weights_path(what) if Path(what).exists() else weights
-    if path is None or not path.exists() or (path.is_dir() and not (path / "best.safetensors").is_file()):
-        return "classify"
-    return str(metadata_of(weights_path(path)).get("task", {}).get("name", "classify"))
+    file = own_weights(path) if path is not None and path.exists() else None
+    return "classify" if file is None else str(metadata_of(file).get("task", {}).get("name", "classify"))
 
 
 def metadata_of(path: Path) -> Mapping[str, Any]:

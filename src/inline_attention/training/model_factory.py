@@ -14,7 +14,7 @@ from ..lite.decode import first_line
 from ..models.backbone import Backbone
 from ..models.finite import check_weights
 from ..models.load_official import load_official, read_checkpoint, select_weights
-from ..models.published_weights import fetch_weights, in_folder, read_published
+from ..models.published_weights import by_tag, fetch_weights, in_folder, read_published
 from ..models.swap import SwapReport, swap
 from .config import ModelConfig, Recipe, nearest
 from .recipe import model_arguments, swap_arguments
@@ -70,7 +70,7 @@ def starting_weights(config: ModelConfig) -> Path | None:
     name = config.name
     if not is_model_pretrained(name):
         raise ValueError(
-            f"model.pretrained: {name} has no published weights: leave it out, or start from a file, model.weights"
+            f"model.pretrained: {name} has no published weights{by_tag(name)}: leave it out, or give model.weights FILE"
         )
     if not name.startswith("inline_"):
         if config.weights is not None:
@@ -171,17 +171,21 @@ def load_weights(
 
 
 def weights_path(what: str | Path, name: str = "") -> Path:
-    """The file of a run's best weights, the file that is named, or a model's published file in the folder that is named."""
+    """A file of weights: the one that is named, or of a folder a run's best, a hub folder's, or the model's published file."""
     path = Path(what)
-    if not path.is_dir() or (path / "best.safetensors").is_file():
-        return path / "best.safetensors" if path.is_dir() else path
-    found = in_folder(name, path) if name else None
+    found = own_weights(path) or (in_folder(name, path) if name else None)
     if found is None:
         other = f" and no file of {name}, such as {name}.pth" if name else ""
         raise ValueError(
             f"{path} holds no best.safetensors{other}: no run, or one that was stopped before its first evaluation"
         )
     return found
+
+
+def own_weights(path: Path) -> Path | None:
+    """The file itself, or that of a run's folder or of a hub folder; None for other folders."""
+    files = (path / "best.safetensors", path / "model.safetensors") if path.is_dir() else (path,)
+    return next((file for file in files if file == path or file.is_file()), None)
 
 
 def block_classes(model: nn.Module) -> list[str]:
