@@ -371,6 +371,12 @@ def test_outputs_are_compared_at_sizes_like_the_models_own():
         assert sizes_like(SimpleNamespace(model=small, data=SimpleNamespace(size=size))) == sizes
     other = SimpleNamespace(model=torch.nn.Identity(), data=SimpleNamespace(size=(48, 48)))
     assert sizes_like(other) == [(48, 48), (55, 69), (34, 32)]
+    nano = make_named("inline_deit_nano")
+    least = max(8, 2 * nano.model.patch_size)
+    assert sizes_like(nano, odd=True) == [*SIZES, (101, 67), (137, 251), (least + 5, least + 15), (least + 23, least + 3)]
+    for side in (32, 16, 48):
+        tiny = SimpleNamespace(model=torch.nn.Identity(), data=SimpleNamespace(size=(side, side)))
+        assert len({size for size in sizes_like(tiny, odd=True) if min(size) >= min(side, 32)}) >= 5
 
 
 def test_stages_are_one_line_on_a_terminal_and_many_in_a_log():

@@ -235,7 +235,7 @@ def facts_of(trained: "Trained") -> dict[str, Any]:
 def sizes_like(trained: "Trained", *, odd: bool = False) -> list[tuple[int, int]]:
     """The model's own size, a larger rectangle and a smaller one; for 224 x 224 also 256 x 320 and 160 x 96.
 
-    With `odd` two more, whose sides are odd: 101 x 67 and 137 x 251.
+    With `odd` four more, whose sides are odd: 101 x 67, 137 x 251, and two hardly larger than the least.
     """
     from ..deploy.verify import ODD_SIZES, SIZES
     from ..models.backbone import SMALLEST, Backbone
@@ -245,6 +245,7 @@ def sizes_like(trained: "Trained", *, odd: bool = False) -> list[tuple[int, int]
     sizes = [(max(least, round(tall * height / 224)), max(least, round(wide * width / 224))) for tall, wide in SIZES]
     if odd:
         sizes += [(max(least, tall * height // 224) | 1, max(least, wide * width // 224) | 1) for tall, wide in ODD_SIZES]
+        sizes += [(least + 5 | 1, least + 14 | 1), (least + 22 | 1, least + 2 | 1)]
     return list(dict.fromkeys(sizes))
 
 
