@@ -11,6 +11,8 @@ from timm.models import create_model
 from inline_attention.bench import export
 from inline_attention.bench.export import EXPORT_CASES, FILES, FORMS, ExportCase, draw, measure_export, rows, sentences
 from inline_attention.bench.models import TWIN
+from inline_attention.deploy import formats, openvino_file
+from inline_attention.deploy.onnx_file import write_onnx
 
 CPU = torch.device("cpu")
 
@@ -77,12 +79,27 @@ def test_other_devices_are_an_error():
         measure_export(EXPORT_CASES[0], 0.01, torch.device("meta"))
 
 
+def write_onnx_once(written):
+    """Translating a graph takes most of the time, and the files of one graph share it."""
+
+    def write(program, path):
+        if program not in written:
+            write_onnx(program, path)
+            written[program] = path.read_bytes()
+        path.write_bytes(written[program])
+
+    return write
+
+
 def test_a_small_case_has_all_candidates(monkeypatch):
     """Files are made once for all sizes; softmax has one, 8 bits are 8 bits; a file that says something else is left out."""
     export._files.cache_clear()
     export._graph.cache_clear()
     monkeypatch.setattr(export, "create_model", partial(create_model, depth=1))
     monkeypatch.setattr(torch, "compile", lambda model, dynamic: model)
+    once = write_onnx_once({})
+    for module in (formats, openvino_file):
+        monkeypatch.setattr(module, "write_onnx", once)
     for size in (32, 48):
         record = measure_export(ExportCase("inline_deit_nano", "vit_tiny_patch16_224", size, 1), 0.01, CPU)
         assert record["errors"] == {}
