@@ -12,7 +12,7 @@ from inline_attention.data.transforms import evaluation_transform
 from inline_attention.deploy.hub import from_pretrained
 
 from .test_hub import randomised, save, transform_fields
-from .test_hub_server import CARD, REPO, hub  # noqa: F401
+from .hub_server_checks import CARD, REPO, hub  # noqa: F401
 
 transformers = pytest.importorskip("transformers")
 SIZE = (32, 48)
