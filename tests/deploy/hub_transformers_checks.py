@@ -11,8 +11,8 @@ from inline_attention.data.config import DataConfig
 from inline_attention.data.transforms import evaluation_transform
 from inline_attention.deploy.hub import from_pretrained
 
-from .test_hub import randomised, save, transform_fields
 from .hub_server_checks import CARD, REPO, hub  # noqa: F401
+from .test_hub import randomised, save, transform_fields
 
 transformers = pytest.importorskip("transformers")
 SIZE = (32, 48)
