@@ -175,7 +175,7 @@ def test_hugging_face_datasets(tmp_path, monkeypatch):
 def test_fashion_mnist_as_it_is_packed(tmp_path):
     for name, count in (("train", 30), ("t10k", 10)):
         pixels = np.arange(count * 784, dtype=np.uint32).astype(np.uint8).tobytes()
-        (tmp_path / f"{name}-images-idx3-ubyte.gz").write_bytes(gzip.compress(bytes(16) + pixels))
+        (tmp_path / f"{name}-images-idx3-ubyte.gz").write_bytes(gzip.compress(bytes(16) + pixels, mtime=0))
         (tmp_path / f"{name}-labels-idx1-ubyte.gz").write_bytes(gzip.compress(bytes(8) + bytes(n % 10 for n in range(count))))
     source = open_source(DataConfig(source="fashion-mnist", root=str(tmp_path)))
     assert (len(source.train), len(source.val), source.classes[9]) == (30, 10, "boot")
@@ -190,17 +190,21 @@ def test_fashion_mnist_as_it_is_packed(tmp_path):
     ("part", "content", "message"),
     [
         ("images-idx3", b"", r"t10k-images-idx3-ubyte\.gz cannot be read, perhaps it is damaged"),
-        ("images-idx3", gzip.compress(bytes(800))[:-9], r"t10k-images-idx3-ubyte\.gz cannot be read, perhaps it is damaged"),
-        ("images-idx3", gzip.compress(bytes(801)), "801 bytes are no header and rows of 784"),
+        (
+            "images-idx3",
+            gzip.compress(bytes(800), mtime=0)[:-9],
+            r"t10k-images-idx3-ubyte\.gz cannot be read, perhaps it is damaged",
+        ),
+        ("images-idx3", gzip.compress(bytes(801), mtime=0), "801 bytes are no header and rows of 784"),
         ("labels-idx1", b"text", r"t10k-labels-idx1-ubyte\.gz cannot be read, perhaps it is damaged: Not a gzipped file"),
-        ("labels-idx1", gzip.compress(bytes(10)), "the t10k images and labels do not fit together"),
-        ("labels-idx1", gzip.compress(bytes(8) + b"\x0a"), "the t10k images and labels do not fit together"),
+        ("labels-idx1", gzip.compress(bytes(10), mtime=0), "the t10k images and labels do not fit together"),
+        ("labels-idx1", gzip.compress(bytes(8) + b"\x0a", mtime=0), "the t10k images and labels do not fit together"),
     ],
 )
 def test_damaged_files_of_fashion_mnist_are_named(part, content, message, tmp_path):
     for name in ("train", "t10k"):
-        (tmp_path / f"{name}-images-idx3-ubyte.gz").write_bytes(gzip.compress(bytes(16 + 784)))
-        (tmp_path / f"{name}-labels-idx1-ubyte.gz").write_bytes(gzip.compress(bytes(8 + 1)))
+        (tmp_path / f"{name}-images-idx3-ubyte.gz").write_bytes(gzip.compress(bytes(16 + 784), mtime=0))
+        (tmp_path / f"{name}-labels-idx1-ubyte.gz").write_bytes(gzip.compress(bytes(8 + 1), mtime=0))
     (tmp_path / f"t10k-{part}-ubyte.gz").write_bytes(content)
     with pytest.raises(ValueError, match=message):
         open_source(DataConfig(source="fashion-mnist", root=str(tmp_path)))
@@ -351,7 +355,14 @@ def test_broken_tars_are_named(tmp_path):
         archive.add(tmp_path / "data", arcname=".")
     whole = (tmp_path / "whole.tar").read_bytes()
     noise = np.random.default_rng(0).bytes(5000)
-    for content in (whole[:700], whole[: len(whole) // 2], gzip.compress(whole)[:500], noise, b"", noise[:512] + whole[512:]):
+    for content in (
+        whole[:700],
+        whole[: len(whole) // 2],
+        gzip.compress(whole, mtime=0)[:500],
+        noise,
+        b"",
+        noise[:512] + whole[512:],
+    ):
         broken = tmp_path / "broken.tar"
         broken.write_bytes(content)
         with pytest.raises(ValueError, match=r"^.*broken\.tar (is neither a folder nor a tar|cannot be read)"):
