@@ -213,8 +213,21 @@ def test_openvino_alone_would_compute_in_another_precision(graph, tmp_path, monk
     expected = graph[0](images).detach()
     assert float((open_openvino(tmp_path / "model.xml")(images) - expected).abs().max()) < TOLERANCE
     if openvino_runtime.computes_in_bf16():
-        found = openvino_runtime.import_openvino().Core().compile_model(tmp_path / "model.xml", "CPU")(images.numpy())[0]
+        found = openvino_runtime.shared_core().compile_model(tmp_path / "model.xml", "CPU")(images.numpy())[0]
         assert np.abs(found - expected.numpy()).max() > TOLERANCE
+
+
+def test_one_core_for_all_models(graph, tmp_path, monkeypatch):
+    """Of two, the one freed last can leave the process with a freed stack for signals: the next SIGCHLD ends it."""
+    reuse_onnx(graph[2], monkeypatch)
+    made = []
+    core = openvino_runtime.import_openvino().Core
+    monkeypatch.setattr("openvino.Core", lambda: made.append(core()) or made[-1])
+    FORMATS["openvino"].write(graph[1], tmp_path / "model.xml", "fp32")
+    models = [openvino_runtime.open_ir(tmp_path / "model.xml", precision) for precision in ("fp32", "bf16")]
+    assert len(models) == 2
+    assert openvino_runtime.computes_in_bf16() in (False, True)
+    assert len(made) <= 1, "none if a test before has made it"
 
 
 def test_the_description_of_two_files(tmp_path, monkeypatch):

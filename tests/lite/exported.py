@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
-from inline_attention.lite.openvino_runtime import import_openvino
+from inline_attention.lite.openvino_runtime import import_openvino, shared_core
 
 CLASSES = ["red", "green", "blue", "grey"]
 MEAN, STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
@@ -71,7 +71,7 @@ def write(folder: Path, data: bytes | None = None, about: dict | None = None) ->
 
 def write_ir(folder: Path) -> Path:
     """The same model as OpenVINO's IR: model.xml, model.bin and model.xml.json; the path of the first."""
-    model = import_openvino().Core().read_model(write(folder / "onnx"))
+    model = shared_core().read_model(write(folder / "onnx"))
     file = folder / "model.xml"
     import_openvino().save_model(model, file, compress_to_fp16=False)
     digests = [sha256(file.with_suffix(suffix).read_bytes()).hexdigest() for suffix in (".xml", ".bin")]

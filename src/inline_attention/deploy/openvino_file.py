@@ -14,7 +14,7 @@ from torch.export import ExportedProgram
 
 from ..compat import import_without_telemetry
 from ..lite.decode import first_line
-from ..lite.openvino_runtime import XML, import_openvino, open_ir
+from ..lite.openvino_runtime import XML, import_openvino, open_ir, shared_core
 from .onnx_file import write_onnx
 from .resampling import antialiasing_as_products
 
@@ -28,7 +28,7 @@ def write_openvino(program: ExportedProgram, path: Path, precision: str = "fp32"
     onnx = path.with_suffix(".onnx")
     write_onnx(antialiasing_as_products(program), onnx)
     try:
-        model = openvino.Core().read_model(onnx)
+        model = shared_core().read_model(onnx)
         if precision == "int8":
             model = _compress(model)
         openvino.save_model(model, path, compress_to_fp16=precision == "fp16")

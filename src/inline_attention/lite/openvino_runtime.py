@@ -5,6 +5,7 @@ precision is always said.
 """
 
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -28,11 +29,10 @@ def open_ir(file: Path, precision: str, threads: int | None = None) -> Any:
         precision: 'bf16' computes in bf16 where the CPU can; all others in fp32, whatever the weights are stored in.
         threads: None leaves the choice to OpenVINO.
     """
-    openvino = import_openvino()
     options = {"INFERENCE_PRECISION_HINT": "bf16" if precision == "bf16" else "f32"}
     if threads is not None:
         options["INFERENCE_NUM_THREADS"] = str(threads)
-    core = openvino.Core()
+    core = shared_core()
     return core.compile_model(core.read_model(file, file.with_suffix(BIN)), "CPU", options)
 
 
@@ -47,9 +47,23 @@ def import_openvino() -> Any:
         raise ValueError(f"openvino cannot be loaded: {first_line(error)}") from error
 
 
+def shared_core() -> Any:
+    """The one `openvino.Core` of this process, which is never freed.
+
+    A core gives the main thread another stack for signals, and takes it back when it is freed. Of two cores, the one that is
+    freed last can restore the freed stack of the other, and the next signal ends the process: SIGCHLD in a training run.
+    """
+    return _make_core(import_openvino())
+
+
+@cache
+def _make_core(openvino: Any) -> Any:
+    return openvino.Core()
+
+
 def computes_in_bf16() -> bool:
     """Whether OpenVINO finds bf16 instructions on this CPU. It reads the CPU's own list, and runs none of them."""
-    return "BF16" in import_openvino().Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
+    return "BF16" in shared_core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
 
 
 def _open(file: Path, precision: str) -> Any:
