@@ -8,10 +8,9 @@ import pytest
 
 from inline_attention.data.config import DataConfig
 from inline_attention.data.sources import open_source
-from inline_attention.data.splits import NoSplitError
+from inline_attention.data.splits import NoSplitError, split_by_name
 from inline_attention.training.classify import Classify
 from inline_attention.training.config import Recipe
-from inline_attention.training.dense_task import split_by_name
 from inline_attention.training.load_trained import metadata_of
 from inline_attention.training.run import run_training
 from inline_attention.training.run_folder import RunFolder

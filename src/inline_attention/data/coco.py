@@ -212,13 +212,13 @@ def coco_splits(root: Path) -> dict[str, list[Path]]:
 
 def _find(root: Path, split: str) -> tuple[Path, Path]:
     """The annotation file of a split, and the folder of its images."""
-    there = coco_splits(root)
-    if not there:
+    splits = coco_splits(root)
+    if not splits:
         raise ValueError(
             f"{root} holds no objects: annotations/instances_train2017.json (COCO, of any year or of none), "
             f"train/{ROBOFLOW_FILE} (Roboflow), images/ with instances/, or PNGImages/ with PedMasks/ is expected in it"
         )
-    files = choose_split(split, there, root)
+    files = choose_split(split, splits, root)
     for path in files:
         if path.name == ROBOFLOW_FILE:
             return path, path.parent

@@ -83,9 +83,9 @@ def mask_splits(root: Path, pair: FolderPair) -> dict[str, str]:
     return by_split({name: name for name, test in needed.items() if test(_is_there(root, part, name) for part in pair)}, root)
 
 
-def choose_place(split: str, there: Mapping[str, Found], root: Path) -> Found:
+def choose_place(split: str, splits: Mapping[str, Found], root: Path) -> Found:
     """The split that is asked for; 'train' is all images of a folder without splits."""
-    return there[ALL] if ALL in there and canonical(split) == "train" else choose_split(split, there, root)
+    return splits[ALL] if ALL in splits and canonical(split) == "train" else choose_split(split, splits, root)
 
 
 def find_masks(root: Path, pair: FolderPair, place: str) -> Paths:

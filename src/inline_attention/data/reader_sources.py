@@ -33,31 +33,31 @@ def _from_hub(create: Any, data: DataConfig, *, share: bool) -> Source:
     reader = create(split=data.train, is_training=True).reader
     index, train = reader.class_to_idx, HubDataset(reader)
     classes = tuple(sorted(index, key=index.get)) or _numbered(train)
-    there = by_split({name: name for name in reader.dataset.info.splits}, data.source)
+    splits = by_split({name: name for name in reader.dataset.info.splits}, data.source)
     if "[" in data.val:
-        there[canonical(data.val)] = data.val
-    return with_val(train, lambda name: HubDataset(create(split=name).reader), there, classes, data, share=share)
+        splits[canonical(data.val)] = data.val
+    return with_val(train, lambda name: HubDataset(create(split=name).reader), splits, classes, data, share=share)
 
 
 def _from_torchvision(create: Any, data: DataConfig, *, share: bool) -> Source:
     """One of torchvision's datasets: those with two splits, a folder of class folders, or one that has names of its own."""
-    name, there = data.source.removeprefix("torch/"), {canonical(data.val): data.val}
+    name, splits = data.source.removeprefix("torch/"), {canonical(data.val): data.val}
     if name in TWO_SPLITS:
-        there = {"train": "train", "test": "test"}
+        splits = {"train": "train", "test": "test"}
     elif name in ("image_folder", "folder"):
-        there = {split: path.name for split, path in folder_splits(Path(str(data.root))).items()}
+        splits = {split: path.name for split, path in folder_splits(Path(str(data.root))).items()}
 
     def opened(split: str, *, training: bool = False) -> WrappedDataset:
         part = "train" if training else "val"
         return WrappedDataset(create(split=split, is_training=training), f"{data.source} {part}")
 
-    if "train" in there:  # else timm would take whatever is there
-        choose_split(data.train, there, data.source)
+    if "train" in splits:  # else timm would take whatever is there
+        choose_split(data.train, splits, data.source)
     train = opened(data.train, training=True)
     classes = tuple(str(name) for name in getattr(train.dataset, "classes", ())) or _numbered(train)
     if len(set(classes)) < len(classes):  # as of ImageNet, which has two cranes
         classes = tuple(f"{name} {number}" if classes.count(name) > 1 else name for number, name in enumerate(classes))
-    return with_val(train, opened, there, classes, data, share=share)
+    return with_val(train, opened, splits, classes, data, share=share)
 
 
 def _numbered(images: ImageDataset) -> tuple[str, ...]:
@@ -78,10 +78,10 @@ def _from_webdataset(create: Any, data: DataConfig) -> Source:
         return create(split=split, is_training=training, batch_size=1, seed=seed)
 
     reader = create_reader(data.source, root=data.root, split=data.train)
-    there = by_split({name: name for name in reader.info.get("splits", ())}, data.source)
-    if "tar" in data.val or ".." in data.val or not there:  # names of shards
-        there[canonical(data.val)] = data.val
-    name = choose_split(data.val, there, data.source)
+    splits = by_split({name: name for name in reader.info.get("splits", ())}, data.source)
+    if "tar" in data.val or ".." in data.val or not splits:  # names of shards
+        splits[canonical(data.val)] = data.val
+    name = choose_split(data.val, splits, data.source)
     train, val = partial(opened, data.train, True), partial(opened, name, False)
     lengths = len(train(0)), len(val(0))
     names = reader.info.get("class_names", ())

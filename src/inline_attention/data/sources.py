@@ -77,12 +77,12 @@ def open_split(data: DataConfig, split: str | None, classes: tuple[str, ...] | N
         chosen = choose_split(split or "val", {"train": source.train, "val": source.val}, data.source)
         return source if chosen is source.val else replace(source, val=chosen, split="train", split_note="")
     root = Path(data.source).expanduser()
-    there = folder_splits(root)
-    if "train" in there or not root.exists() or data.source in NAMED:
+    splits = folder_splits(root)
+    if "train" in splits or not root.exists() or data.source in NAMED:
         return open_source(replace(data, val=split or "val"), share=False)
-    there = there or {ALL: root}
-    name = split or (ALL if ALL in there else "val")
-    place = choose_split(name, there, root)
+    splits = splits or {ALL: root}
+    name = split or (ALL if ALL in splits else "val")
+    place = choose_split(name, splits, root)
     found = [entry.name for entry in place.iterdir()] if place.is_dir() else []
     images, names = _images(place, None if classes is None else folder_names(classes, found))
     return Source(images, images, names, split=canonical(name))
@@ -91,12 +91,12 @@ def open_split(data: DataConfig, split: str | None, classes: tuple[str, ...] | N
 def before_splits(data: DataConfig) -> DataConfig:
     """The data of a run by an earlier version, which took test images for validation where there was no validation split."""
     root = Path(data.source).expanduser()
-    there = folder_splits(root)
+    splits = folder_splits(root)
     if data.source.removeprefix("torch/") in TWO_SPLITS:
-        there = {"train": root, "test": root}
-    if not there:
+        splits = {"train": root, "test": root}
+    if not splits:
         return data
-    return replace(data, val="test" if "test" in there and "val" not in there else "validation")
+    return replace(data, val="test" if "test" in splits and "val" not in splits else "validation")
 
 
 def _digits(data: DataConfig) -> Source:
@@ -122,8 +122,8 @@ def _fashion(folder: Path, data: DataConfig) -> Source:
             raise ValueError(f"{folder}: the {name} images and labels do not fit together, perhaps a file is damaged")
         return ArrayDataset(pixels.reshape(-1, 28, 28), labels.ravel().tolist(), f"fashion-mnist {name}")
 
-    there = {"train": "train", "val": "t10k", "test": "t10k"}
-    return with_val(split("train"), split, there, FASHION_CLASSES, data)
+    splits = {"train": "train", "val": "t10k", "test": "t10k"}
+    return with_val(split("train"), split, splits, FASHION_CLASSES, data)
 
 
 def _read_idx(path: Path, header: int, length: int) -> NDArray[np.uint8]:
@@ -144,11 +144,11 @@ def _read_idx(path: Path, header: int, length: int) -> NDArray[np.uint8]:
 def _from_files(root: Path, data: DataConfig, *, share: bool) -> Source:
     if not root.exists():
         raise ValueError(f"there is no folder {root}; sources by name: {', '.join(NAMED)}, {'/..., '.join(READERS)}/...")
-    there = folder_splits(root)
-    if there and "train" not in there:
-        raise ValueError(f"{root} has {', '.join(path.name + '/' * path.is_dir() for path in there.values())} but no train/")
-    whole, classes = _images(there["train"] if there else root, None)
-    return with_val(whole, lambda path: _images(path, classes)[0], there, classes, data, share=share)
+    splits = folder_splits(root)
+    if splits and "train" not in splits:
+        raise ValueError(f"{root} has {', '.join(path.name + '/' * path.is_dir() for path in splits.values())} but no train/")
+    whole, classes = _images(splits["train"] if splits else root, None)
+    return with_val(whole, lambda path: _images(path, classes)[0], splits, classes, data, share=share)
 
 
 def folder_names(classes: tuple[str, ...], found: Sequence[str]) -> tuple[str, ...]:

@@ -1,6 +1,6 @@
 """Splits of a source: which ones there are, which one is asked for, and which images models are scored on."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import blake2b, sha256
@@ -21,9 +21,9 @@ Found = TypeVar("Found")
 class NoSplitError(ValueError):
     """A source does not have the split that is asked for."""
 
-    def __init__(self, where: object, asked: str, there: Iterable[str]) -> None:
-        self.there = tuple(there)
-        super().__init__(f"{where} has no split {asked}; there are: {', '.join(self.there) or 'none'}")
+    def __init__(self, where: object, split: str, splits: Iterable[str]) -> None:
+        self.splits = tuple(splits)
+        super().__init__(f"{where} has no split {split}; there are: {', '.join(self.splits) or 'none'}")
 
 
 def canonical(name: str) -> str:
@@ -51,16 +51,16 @@ def by_split(found: Mapping[str, Found], where: object) -> dict[str, Found]:
     return {**usual, **{name: found[name] for name in sorted(found) if canonical(name) not in SPELLINGS}}
 
 
-def choose_split(asked: str, there: Mapping[str, Found], where: object) -> Found:
-    """The split that is asked for, under any spelling of its name; a NoSplitError names those that are there."""
-    if canonical(asked) not in there:
-        raise NoSplitError(where, asked, there)
-    return there[canonical(asked)]
+def choose_split(split: str, splits: Mapping[str, Found], where: object) -> Found:
+    """The split of this name, in any spelling; a NoSplitError names those that there are."""
+    if canonical(split) not in splits:
+        raise NoSplitError(where, split, splits)
+    return splits[canonical(split)]
 
 
-def note_on_split(split: str, there: Mapping[str, object]) -> str:
+def note_on_split(split: str, splits: Mapping[str, object]) -> str:
     """What to say of a split that is another one under its name."""
-    return "the dataset's test images" if split == "val" and "val" in there and there["val"] == there.get("test") else ""
+    return "the dataset's test images" if split == "val" and "val" in splits and splits["val"] == splits.get("test") else ""
 
 
 def folder_splits(root: Path) -> dict[str, Path]:
@@ -72,13 +72,13 @@ def folder_splits(root: Path) -> dict[str, Path]:
         return {}
     folders = {path.name: path for path in root.iterdir() if path.is_dir() and not path.name.startswith(".")}
     tars = {path.stem: path for path in root.glob("*.tar")}
-    there = by_split({**tars, **{name: path for name, path in folders.items() if _usual(name) or _holds_folders(path)}}, root)
-    train = there.get("train")
+    splits = by_split({**tars, **{name: path for name, path in folders.items() if _usual(name) or _holds_folders(path)}}, root)
+    train = splits.get("train")
     if train is not None:
         is_class = train.is_dir() and not _holds_folders(train)
-        return {} if is_class else there
-    only = bool(there) and all(map(_usual, there)) and all(map(_usual, folders))
-    return there if only and all(path.is_file() or _holds_folders(path) for path in there.values()) else {}
+        return {} if is_class else splits
+    only = bool(splits) and all(map(_usual, splits)) and all(map(_usual, folders))
+    return splits if only and all(path.is_file() or _holds_folders(path) for path in splits.values()) else {}
 
 
 def _usual(name: str) -> bool:
@@ -142,7 +142,7 @@ def _fingerprint_of(images: ImageDataset | StreamingDataset) -> list[int | str]:
 def with_val(
     train: ImageDataset,
     opener: Callable[[Any], ImageDataset],
-    there: Mapping[str, Any],
+    splits: Mapping[str, Any],
     classes: tuple[str, ...],
     data: DataConfig,
     *,
@@ -152,36 +152,46 @@ def with_val(
 
     Args:
         train: the training images.
-        opener: opens a split that is there.
-        there: what it takes, by the names of splits.
+        opener: opens a split.
+        splits: what `opener` takes for each split of the source, by the split's name.
         share: without a validation split, split off a share of the training images.
     """
     name = canonical(data.val)
     if name == "train":
         return Source(train, train, classes, split=name)
-    if name == "val" and name not in there and share:
-        return split_off(train, classes, data, "train" if there else "the images")
-    val = opener(choose_split(data.val, there, data.source))
-    return Source(train, val, classes, split=name, split_note=note_on_split(name, there))
+    if name == "val" and name not in splits and share:
+        return split_off(train, classes, data, "train" if splits else "the images")
+    val = opener(choose_split(data.val, splits, data.source))
+    return Source(train, val, classes, split=name, split_note=note_on_split(name, splits))
 
 
 def split_off(whole: ImageDataset, classes: tuple[str, ...], data: DataConfig, what: str = "the images") -> Source:
-    """Split off a share of every class for validation, by a hash of each file name: the same split on every machine."""
+    """Split off a share of every class for validation, see `split_by_name`."""
     labels = whole.labels()
     if labels is None:
         labels = [whole.load(index, 3)[1] for index in range(len(whole))]
-    by_class: dict[int, list[tuple[bytes, int]]] = {}
+    by_class: dict[int, list[int]] = {}
     for index, label in enumerate(labels):
-        name = whole.name(index)
-        by_class.setdefault(label, []).append((blake2b(Path(name).name.encode(errors="surrogateescape")).digest(), index))
+        by_class.setdefault(label, []).append(index)
     val: set[int] = set()
-    for found in by_class.values():
-        count = max(1, round(data.val_share * len(found)))
-        if len(found) < 2:
-            raise ValueError(f"{data.source}: class {classes[labels[found[0][1]]]} has one image: none is left for validation")
-        val |= {index for _, index in sorted(found)[: min(count, len(found) - 1)]}
+    for label, indices in by_class.items():
+        if len(indices) < 2:
+            raise ValueError(f"{data.source}: class {classes[label]} has one image: none is left for validation")
+        places = split_by_name([whole.name(index) for index in indices], data.val_share)[1]
+        val |= {indices[place] for place in places}
     train = [index for index in range(len(whole)) if index not in val]
     return Source(Subset(whole, train), Subset(whole, sorted(val)), classes, split_note=share_note(data, what))
+
+
+def split_by_name(names: Sequence[str], share: float) -> tuple[list[int], list[int]]:
+    """Indices of (training, validation) by a hash of the file names: the same split on every machine and at every time."""
+    if len(names) < 2:
+        raise ValueError(f"there is one image, {''.join(names) or 'or none'}: none is left for validation (or data.val train)")
+    order = sorted(
+        range(len(names)), key=lambda index: blake2b(Path(names[index]).name.encode(errors="surrogateescape")).digest()
+    )
+    val = order[: min(max(1, round(share * len(names))), len(names) - 1)]
+    return sorted(set(order) - set(val)), sorted(val)
 
 
 def share_note(data: DataConfig, what: str) -> str:

@@ -14,6 +14,7 @@ from torch import nn
 
 from ..layers import MIXERS, Block
 from ..layers.rope import Rope
+from ..lite.decode import per_channel
 from ..lite.limits import MAX_STREAMED_PIXELS, excess, max_pixels
 from ..ops.checks import check_name, check_size, is_whole
 from .adapt_weights import filter_state_dict
@@ -32,7 +33,8 @@ TIMM_ARGUMENTS = (
     "dtype",
 )
 """Arguments of `timm.create_model` that are not the model's own."""
-PAPER = "arXiv:2412.06590"
+ORIGIN = {"paper_ids": "arXiv:2412.06590", "origin_url": "https://github.com/LeapLabTHU/InLine", "license": "none stated"}
+"""What timm's configurations say of the published weights."""
 
 WHOLE = ("embed_dim", "embed_dims", "depth", "depths", "num_heads", "patch_size", "in_chans")
 RATIOS = ("mlp_ratio", "mlp_ratios")
@@ -188,7 +190,7 @@ def published_cfgs(family: str, **sizes: int) -> dict[str, Any]:
     configurations: dict[str, Any] = {}
     for size_name, size in sizes.items():
         name = f"{family}_{size_name}"
-        weights = {"url": published_url(name), "paper_ids": PAPER, "license": "none stated"} if name in FILES else {}
+        weights = {"url": published_url(name), **ORIGIN} if name in FILES else {}
         configurations[f"{name}.{TAG}" if weights else name] = _cfg(size, **weights)
     if "inline_swin_base_384" in configurations:
         configurations["inline_swin_base_384"]["crop_pct"] = 1.0  # the authors evaluate it without a crop
@@ -202,11 +204,12 @@ def small_cfgs(family: str) -> dict[str, Any]:
     configurations: dict[str, Any] = {}
     for tagged in tags_of(name):
         packaged = PACKAGED[tagged]
-        size = (packaged.channels, packaged.size, packaged.size)
-        configurations[tagged] = _cfg(
-            packaged.size,
-            crop_pct=1.0,
-            input_size=size,
+        plain = _cfg(packaged.size, crop_pct=1.0)
+        configurations[tagged] = dict(
+            plain,
+            input_size=(packaged.channels, packaged.size, packaged.size),
+            mean=per_channel(plain["mean"], packaged.channels),  # timm normalises grey images by one number each
+            std=per_channel(plain["std"], packaged.channels),
             num_classes=len(packaged.classes),
             label_names=packaged.classes,
             file=str(packaged_path(tagged)),

@@ -1,9 +1,8 @@
 """What detection and segmentation share: a head on a backbone's feature pyramid, the splits of a folder, trained models."""
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from hashlib import blake2b
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -12,7 +11,7 @@ from PIL import Image
 from torch import Tensor, nn
 from typing_extensions import override
 
-from ..data.splits import ALL, NoSplitError, Source, canonical, note_on_split, share_note
+from ..data.splits import ALL, NoSplitError, Source, canonical, note_on_split, share_note, split_by_name
 from ..dense.pyramid import backbone_of, make_pyramid
 from ..models.load_official import read_checkpoint, select_weights
 from .config import ModelConfig, Recipe
@@ -76,30 +75,30 @@ class DenseTask(Task):
         `data.val train` evaluates on the training images: a test whether a model can learn them at all.
         """
         data, root = self.recipe.data, self._root()
-        split, there = canonical(data.val), self.splits(root)
-        if split not in ("train", "val", *there):
-            raise NoSplitError(root, data.val, there)
+        split, splits = canonical(data.val), self.splits(root)
+        if split not in ("train", "val", *splits):
+            raise NoSplitError(root, data.val, splits)
         train, classes, bad = self.read_split(root, "train", None)
         train = self._first(train)
         if split == "train":
             return Source(train, train, classes, bad, split=split)
-        if split in there:
+        if split in splits:
             val, _, more = self.read_split(root, split, classes)
-            note = note_on_split(split, there)
+            note = note_on_split(split, splits)
             return Source(train, self._first(val), classes, (*bad, *more), split=split, split_note=note)
-        note = share_note(data, "the images" if ALL in there else "train")
+        note = share_note(data, "the images" if ALL in splits else "train")
         train_indices, val_indices = split_by_name([train.name(index) for index in range(len(train))], data.val_share)
         return Source(train.choose(train_indices), train.choose(val_indices), classes, bad, split_note=note)
 
     @override
     def open_split(self, split: str | None, classes: tuple[str, ...]) -> Source:
         root = self._root()
-        there = self.splits(root)
-        name = canonical(split or (ALL if ALL in there else "val"))
-        if there and name not in there:  # an empty folder is reported by what reads it
-            raise NoSplitError(root, split or name, there)
+        splits = self.splits(root)
+        name = canonical(split or (ALL if ALL in splits else "val"))
+        if splits and name not in splits:  # an empty folder is reported by what reads it
+            raise NoSplitError(root, split or name, splits)
         found, _, bad = self.read_split(root, name, classes)
-        return Source(found, found, classes, bad, split=name, split_note=note_on_split(name, there))
+        return Source(found, found, classes, bad, split=name, split_note=note_on_split(name, splits))
 
     def _first(self, images: Any) -> Any:
         """The first `data.limit` images."""
@@ -141,17 +140,6 @@ class DenseTask(Task):
     @abstractmethod
     def read_split(self, root: Path, split: str, known: tuple[str, ...] | None) -> tuple[Any, tuple[str, ...], tuple[str, ...]]:
         """Images of a split, the names of classes, and a line for each thing that was left out."""
-
-
-def split_by_name(names: Sequence[str], share: float) -> tuple[list[int], list[int]]:
-    """Indices of (training, validation) by a hash of the file names: the same split on every machine and at every time."""
-    if len(names) < 2:
-        raise ValueError(f"there is one image, {''.join(names) or 'or none'}: none is left for validation (or data.val train)")
-    order = sorted(
-        range(len(names)), key=lambda index: blake2b(Path(names[index]).name.encode(errors="surrogateescape")).digest()
-    )
-    val = order[: min(max(1, round(share * len(names))), len(names) - 1)]
-    return sorted(set(order) - set(val)), sorted(val)
 
 
 @dataclass(frozen=True)

@@ -114,8 +114,8 @@ def _of_run(own: Recipe, classes: tuple[str, ...], model: str, split: str | None
     try:
         other = task.open_split(split, classes)
     except NoSplitError as error:
-        there = dict.fromkeys(("train", source.split, *error.there))
-        raise NoSplitError(where, split or name, [one for one in there if one != "all"]) from error
+        splits = dict.fromkeys(("train", source.split, *error.splits))
+        raise NoSplitError(where, split or name, [one for one in splits if one != "all"]) from error
     same = other.scored["fingerprint"] == source.scored["fingerprint"]  # under another name
     return EvalImages(other, where, chosen_by=same, trained_on=_overlap(source.train, other.val))
 
