@@ -105,6 +105,7 @@ def test_a_report_of_one_model_describes_it(trained, tmp_path, capsys):
     assert re.search(r"run confuses [\d.]+ % \((few|some|many)\), at a tolerance of 0\.01\. Few is good: 0\.05 % or less", out)
     assert "The length of a query" in out
     assert "To compare it, and to hold it against the paper, give two or more." in out
+    assert all(line in err for line in ("reading up to 8 images", "drawing figures")), "a log says what takes time"
     page = (tmp_path / "report.html").read_text()
     assert "ndecided" not in page
     assert "The paper:" not in page

@@ -163,6 +163,7 @@ for words in {HELPS!r}:
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.count("usage: inline") == len(HELPS) - 2
+    assert not any(word in done.stdout for word in ("{None}", "--opened")), "neither types of Python nor what is no option"
     assert done.stderr.startswith("inline: unknown command inline trian")
 
 

@@ -4,8 +4,11 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rich.console import Console
+
 from .analyze_base import Analysis, check_point, image_facts, make_table, measure_masking, name_images, spread
 from .analyze_inputs import AnalyzedImages, LoadedModel, choose_image, load_images, to_draw, whole_image
+from .progress import stages
 
 if TYPE_CHECKING:
     from ..analysis.maps import QueryMap
@@ -32,6 +35,7 @@ class AnalyzeReport(Analysis):
         from ..analysis.findings import about_maps, findings
         from ..analysis.html_report import write_report
 
+        console = Console(stderr=True)
         models, images = self.begin()
         models = self._label(models)
         studies = [self._analyse(one, images) for one in models]
@@ -40,10 +44,14 @@ class AnalyzeReport(Analysis):
         if self.masked and images.labels is None:
             left_out = ["Accuracy and masking are left out: these images have no classes that a model knows."]
         elif self.masked:
-            many = load_images(models, self.masked, data=self.data, root=self.root, split=self.split, seed=self.seed)
+            with stages(console) as stage:
+                stage(f"reading up to {self.masked:,} images to measure accuracy on")
+                many = load_images(models, self.masked, data=self.data, root=self.root, split=self.split, seed=self.seed)
             studies, left_out = self._with_masking(studies, models, many)
         found = findings(studies)
-        figures, maps = self._draw(models, studies, images)
+        with stages(console) as stage:
+            stage("drawing figures")
+            figures, maps = self._draw(models, studies, images)
         found["maps"] = about_maps(maps)
         notes = [
             f"{name_images(images).capitalize()}.",

@@ -7,8 +7,10 @@ import os
 import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import redirect_stderr
-from dataclasses import MISSING, fields, is_dataclass
+from dataclasses import MISSING, fields, is_dataclass, replace
 from difflib import get_close_matches
+from functools import cache, reduce
+from operator import or_
 from pathlib import Path
 from types import NoneType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
@@ -17,6 +19,7 @@ from ..compat import option_name
 
 if TYPE_CHECKING:
     import torch
+    from tyro.constructors import ConstructorRegistry
 
 Options = TypeVar("Options")
 
@@ -79,8 +82,40 @@ def silent_tyro(kind: Any, **options: Any) -> Any:
     """`tyro.cli` without what it writes to the error output; its own `console_outputs=False` would silence the help too."""
     import tyro
 
-    with redirect_stderr(io.StringIO()):
+    with redirect_stderr(io.StringIO()), unset_values():
         return tyro.cli(kind, **options)
+
+
+@cache
+def unset_values() -> ConstructorRegistry:
+    """What tyro needs to know of options that may be unset: the help has STR for them, and not {None}|STR."""
+    from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
+
+    registry = ConstructorRegistry()
+
+    @registry.primitive_rule
+    def rule(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:
+        kinds = [kind for kind in get_args(info.type) if kind is not NoneType]
+        if len(kinds) == len(get_args(info.type)) or not kinds:
+            return None
+        plain = ConstructorRegistry.get_primitive_spec(PrimitiveTypeInfo.make(_either(kinds), set(info.markers)))
+        if not isinstance(plain, PrimitiveConstructorSpec) or not isinstance(plain.nargs, int):
+            return None
+        return replace(
+            plain,
+            nargs=plain.nargs if plain.nargs == 1 else (1, plain.nargs),
+            choices=plain.choices and (*plain.choices, "None"),
+            instance_from_str=lambda words: None if words == ["None"] else plain.instance_from_str(words),
+            is_instance=lambda value: value is None or plain.is_instance(value),
+            str_from_instance=lambda value: ["None"] if value is None else plain.str_from_instance(value),
+        )
+
+    return registry
+
+
+def _either(kinds: Sequence[Any]) -> Any:
+    """The union of some types."""
+    return reduce(or_, kinds)
 
 
 def option_types(kind: type, prefix: str = "") -> dict[str, Any]:

@@ -55,7 +55,7 @@ class Train(TrainOptions):
     """Train a model on images; without arguments, a small one on scikit-learn's digits, in a minute."""
 
     settings: Annotated[Recipe, tyro.conf.arg(name="")] = field(default_factory=Recipe)
-    opened: Any = field(default=None, init=False)
+    opened: Annotated[Any, tyro.conf.Suppress] = field(default=None, init=False)
     """Not an option: the images that were opened to choose the recipe, so that they are opened once; a DataConfig, a Source."""
 
     @classmethod

@@ -9,7 +9,7 @@ import tyro
 from ..data.config import DataConfig
 from ..training.config import Recipe, nearest
 from ..training.recipe import absolute_source, load
-from .arguments import explain, silent_tyro
+from .arguments import explain, silent_tyro, unset_values
 from .train import Train, TrainOptions, newest_run
 
 if TYPE_CHECKING:
@@ -148,7 +148,8 @@ def print_help(default: Train, words: list[str]) -> None:
         )  # fmt: skip
         sections = ", ".join(SECTIONS)
         about = f"{Train.__doc__}\n\n--help-all prints all options, --help SECTION those of a section: {sections}."
-    tyro.cli(type(shown), prog="inline train", description=about, default=shown, args=["--help"])
+    with unset_values():
+        tyro.cli(type(shown), prog="inline train", description=about, default=shown, args=["--help"])
 
 
 def _section(words: list[str]) -> str | None:
