@@ -22,7 +22,7 @@ test: $(VENV)/.ready  ## run the tests in two processes, and list the skipped on
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --quiet -rs
 
 slow: $(VENV)/.ready  ## run the slow tests: the largest models, all combinations of compiling and exporting, runs that are killed
-	$(BIN)/python -m pytest --numprocesses 2 --quiet -rs -m slow
+	$(BIN)/python -m pytest --numprocesses 2 --quiet -rs --timeout 3600 -m slow
 
 fuzz: $(VENV)/.ready  ## malformed inputs for all commands, for ten minutes (FUZZ_SECONDS=60, FUZZ_SEED=7); what fails is kept in build/fuzz
 	$(BIN)/python -m tests.fuzz

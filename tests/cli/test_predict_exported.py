@@ -322,8 +322,9 @@ def bare(tmp_path_factory):
         shutil.copy(ROOT / name, source)
     ignored = shutil.ignore_patterns("__pycache__", "*.egg-info")
     shutil.copytree(ROOT / "src", source / "src", ignore=ignored)  # builds leave files behind
-    subprocess.run([sys.executable, "-m", "venv", folder / "venv"], check=True)
-    pip = [folder / "venv" / "bin" / "python", "-m", "pip", "install", "-q", "-c", ROOT / "constraints.txt"]
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder / "venv"], check=True)
+    python = folder / "venv" / "bin" / "python"
+    pip = [sys.executable, "-m", "pip", "--python", python, "install", "-q", "-c", ROOT / "constraints.txt"]
     for words in (["onnxruntime", "numpy", "pillow"], ["--no-deps", source]):
         done = subprocess.run([*pip, *words], env=clean(), capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr

@@ -184,7 +184,7 @@ def test_a_model_as_onnx(name, options, tmp_path, monkeypatch, request):
     check_int8(model, file)
     assert [weights.requires_grad for weights in asked[0].parameters()] == [False] * len(list(model.parameters()))
     reuse_onnx(file, monkeypatch)
-    found = export(model, tmp_path / "ir" / "model.xml", facts=facts(), kind="openvino")
+    found = export(model, tmp_path / "ir" / "model.xml", facts=facts(), kind="openvino", batches=[2])
     assert {path.name for path in (tmp_path / "ir").iterdir()} == {"model.xml", "model.bin", "model.xml.json"}
     check_ir(model, tmp_path / "ir" / "model.xml", found)
     assert found["load"] == "inline predict --openvino model.xml IMAGES"
@@ -213,6 +213,8 @@ def test_half_precision_as_onnx(tmp_path):
         file,
         facts=facts(),
         precision="fp16",
+        batches=[1, 3],
+        sizes=[(64, 64), (101, 67)],
         measure=lambda run: {"same_top1": float(run(torch.zeros(1, 3, 64, 64)).shape[1])},
     )
     checked = found["checked"]
