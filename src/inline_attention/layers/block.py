@@ -13,9 +13,10 @@ from torch import Tensor, nn
 from ..compat import has_hooks
 from ..ops.checks import Grid, check_grid
 from ..ops.local_convolution import local_convolution
-from ..ops.sums import add_linear, autocast_is_on, zero_masked
+from ..ops.sums import add_linear, add_product, autocast_is_on, can_accumulate, is_plain, zero_masked
 from .bands import Summary, bands_of, respond_in_bands, split_rows
 from .mixer import Mixer
+from .weight_views import WeightViews
 
 LARGE_IMAGE = 2**23
 """Numbers in the tokens of an image, 32 MB of them, from which on a block without gradients works in bands: in memory that the
@@ -169,6 +170,7 @@ class Mlp(nn.Module):
         self.drop1 = nn.Dropout(drop)
         self.fc2 = nn.Linear(hidden_features, in_features)
         self.drop2 = nn.Dropout(drop)
+        self._views = WeightViews(_transposed)
 
     def forward(self, x: Tensor, *, residual: Tensor | None = None) -> Tensor:
         """The MLP of x, added to the residual if there is one."""
@@ -177,7 +179,12 @@ class Mlp(nn.Module):
             return out if residual is None else residual + out
         at_once = MLP_CHUNK // self.fc1.out_features
         if self._whole() or x.numel() // x.shape[-1] <= at_once:
-            return add_linear(residual, self.drop1(self.act(self.fc1(x))), self.fc2)
+            watched = any(map(has_hooks, self.children()))
+            if watched or not (is_plain(self.fc1) and is_plain(self.fc2) and can_accumulate(residual, x)):
+                return add_linear(residual, self.drop1(self.act(self.fc1(x))), self.fc2)
+            first, second = self._views(self.fc1.weight, self.fc2.weight)
+            hidden = self.drop1(self.act(torch.addmm(self.fc1.bias, x.flatten(0, -2), first)))
+            return add_product(residual, hidden, second, self.fc2.bias)
         out = torch.empty_like(residual, memory_format=torch.contiguous_format)
         chunks = (tokens.flatten(0, -2).split(at_once) for tokens in (x, residual, out))
         for x_chunk, residual_chunk, out_chunk in zip(*chunks, strict=True):
@@ -187,6 +194,11 @@ class Mlp(nn.Module):
     def _whole(self) -> bool:
         """Whether all tokens have to go at once: for gradients, for a graph, or for hooks."""
         return torch.is_grad_enabled() or torch.compiler.is_compiling() or any(map(has_hooks, self.children()))
+
+
+def _transposed(first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
+    """Both weights of an MLP as products take them."""
+    return first.t(), second.t()
 
 
 class DepthwiseMlp(nn.Module):

@@ -11,6 +11,7 @@ so with a local part attention needs as many products as its own projections wou
 Shapes: x (B, N, C).
 """
 
+from functools import partial
 from math import prod
 from typing import Literal, get_args
 
@@ -20,7 +21,7 @@ from torch import Tensor, nn
 from typing_extensions import Unpack
 
 from ..ops.checks import Grid, check_name
-from ..ops.folded import fold_read_out, fold_state
+from ..ops.folded import HeadWeights, fold_image, fold_read_out, fold_state
 from ..ops.injective import InjectiveState, injective_linear_attention
 from ..ops.kernels import Kernel, identity
 from ..ops.local_convolution import local_convolution, tokens_first
@@ -30,6 +31,7 @@ from ..ops.sums import (
     autocast_is_on,
     can_accumulate,
     is_plain,
+    linear_rows,
     mean_valid,
     to_fp32,
     without_autocast,
@@ -39,6 +41,7 @@ from .bands import Summary
 from .kernel import make_kernel
 from .mixer import Mixer, MixerInput, MixerOptions
 from .rope import Rotation
+from .weight_views import WeightViews
 
 Form = Literal["auto", "folded", "heads"]
 
@@ -77,6 +80,7 @@ class InLineAttention(Mixer):
         self.scale = float(self.head_dim) ** -0.5 if scale is None else scale
         self.kernel = make_kernel(kernel, num_heads, self.head_dim, device=options.get("device"), dtype=options.get("dtype"))
         self.form = form
+        self._views = WeightViews(partial(HeadWeights.of, num_heads=num_heads))
 
     def folds(self, x: Tensor) -> bool:
         """Whether a forward pass over these tokens takes the folded form.
@@ -131,17 +135,15 @@ class InLineAttention(Mixer):
             raise ValueError("the folded form makes no queries to turn: make the layer with form='auto', or leave rotation out")
         if context is not None or rotation is not None or not self.folds(x):
             return super().mix(given)
-        full = to_fp32(x)  # once: gradients of what is subtracted from each other meet in full precision
-        x_sum = full.sum(1)
         v = self._values(x, mask) if self.local_parts() else None
-        state = self._fold_state(full, x_sum, v, mask)
-        a, c = self._read_out(state)
+        x_mean, a, c = self._fold(x, v, mask)
         if v is None or grid is None:
             return self._project_folded(x, a, c, residual)
-        x_mean = x_sum / state.count.clamp(min=1).unsqueeze(1) if local_input is x else mean_valid(local_input, mask)
+        x_mean = x_mean if local_input is x else mean_valid(local_input, mask)
         around = self._around(v[:, prefix:], x_mean.to(x.dtype), grid, c)
         if prefix:  # prefix tokens have no neighbours
-            alone = c.to(v.dtype).unsqueeze(1).expand(-1, prefix, -1)
+            alone = c.to(v.dtype).unsqueeze(1)
+            alone = alone if prefix == 1 else alone.expand(-1, prefix, -1)
             mixed = torch.cat([alone, around], 1).baddbmm_(x.to(v.dtype), a.to(v.dtype))
         else:
             mixed = torch.baddbmm(around, x.to(v.dtype), a.to(v.dtype))
@@ -215,8 +217,21 @@ class InLineAttention(Mixer):
 
     def _values(self, x: Tensor, mask: Tensor | None) -> Tensor:
         """V = x W_v^T + b_v, laid out for `grouped_convolution`."""
-        b_v = None if self.kv.bias is None else self.kv.bias[self.dim :]
-        return tokens_first(zero_masked(F.linear(x, self.kv.weight[self.dim :], b_v), mask))
+        weights = self._head_weights()
+        return tokens_first(zero_masked(linear_rows(x, weights.values, weights.values_bias), mask))
+
+    def _head_weights(self) -> HeadWeights:
+        return self._views(self.q.weight, self.q.bias, self.kv.weight, self.kv.bias)
+
+    def _fold(self, x: Tensor, v: Tensor | None, mask: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+        """The mean of x, and A and c of the folded form."""
+        if v is not None and mask is None and isinstance(x.shape[1], int) and v.dtype is x.dtype and to_fp32(x) is x:
+            x_mean = x.mean(1)
+            return x_mean, *fold_image(x, x_mean, v, self._head_weights(), scale=self.scale)
+        full = to_fp32(x)  # once: gradients of what is subtracted from each other meet in full precision
+        x_sum = full.sum(1)
+        state = self._fold_state(full, x_sum, v, mask)
+        return x_sum / state.count.clamp(min=1).unsqueeze(1), *self._read_out(state)
 
     def _fold_state(self, x: Tensor, x_sum: Tensor, v: Tensor | None, mask: Tensor | None) -> InjectiveState:
         w_k, w_v = self.kv.weight.chunk(2)
@@ -230,7 +245,8 @@ class InLineAttention(Mixer):
         """The local parts, all as one convolution, (B, N, C), with the bias, (B, C), added."""
         parts = self.local_parts()
         kernels = [part.kernels(x_mean) for part in parts]
-        taps = sum(kernels[1:], start=kernels[0]).to(v.dtype).expand(v.shape[0], *kernels[0].shape[1:])
+        taps = sum(kernels[1:], start=kernels[0]).to(v.dtype)
+        taps = taps if taps.shape[0] == v.shape[0] else taps.expand(v.shape[0], -1, *taps.shape[2:])
         constants = [constant for constant in (part.constant() for part in parts) if constant is not None]
         return local_convolution(v, taps, grid, bias=sum(constants, start=bias).to(v.dtype))
 
