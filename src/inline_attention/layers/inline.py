@@ -11,7 +11,7 @@ so with a local part attention needs as many products as its own projections wou
 Shapes: x (B, N, C).
 """
 
-from math import prod
+from functools import partial
 from typing import Literal, get_args
 
 import torch
@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from typing_extensions import Unpack
 
 from ..ops.checks import Grid, check_name
-from ..ops.folded import fold_read_out, fold_state
+from ..ops.folded import HeadWeights, fold_image, fold_read_out, fold_state
 from ..ops.injective import InjectiveState, injective_linear_attention
 from ..ops.kernels import Kernel, identity
 from ..ops.local_convolution import local_convolution, tokens_first
@@ -29,21 +29,25 @@ from ..ops.sums import (
     add_linear,
     autocast_is_on,
     can_accumulate,
+    is_one,
     is_plain,
+    linear_rows,
     mean_valid,
     to_fp32,
-    without_autocast,
     zero_masked,
 )
-from .bands import Summary
+from .bands import WHOLE, Place
 from .kernel import make_kernel
-from .mixer import Mixer, MixerInput, MixerOptions
+from .mixer import MixerInput, MixerOptions
 from .rope import Rotation
+from .summary import Summaries
+from .summed import BandInput, SummedMixer, Sums
+from .weight_views import WeightViews
 
 Form = Literal["auto", "folded", "heads"]
 
 
-class InLineAttention(Mixer):
+class InLineAttention(SummedMixer):
     """Injective linear attention, (B, N, C) -> (B, N, C): equation 5 of the paper with the factor s/N of its models.
 
     Args:
@@ -77,6 +81,7 @@ class InLineAttention(Mixer):
         self.scale = float(self.head_dim) ** -0.5 if scale is None else scale
         self.kernel = make_kernel(kernel, num_heads, self.head_dim, device=options.get("device"), dtype=options.get("dtype"))
         self.form = form
+        self._views = WeightViews(partial(HeadWeights.of, num_heads=num_heads))
 
     def folds(self, x: Tensor) -> bool:
         """Whether a forward pass over these tokens takes the folded form.
@@ -131,92 +136,77 @@ class InLineAttention(Mixer):
             raise ValueError("the folded form makes no queries to turn: make the layer with form='auto', or leave rotation out")
         if context is not None or rotation is not None or not self.folds(x):
             return super().mix(given)
-        full = to_fp32(x)  # once: gradients of what is subtracted from each other meet in full precision
-        x_sum = full.sum(1)
         v = self._values(x, mask) if self.local_parts() else None
-        state = self._fold_state(full, x_sum, v, mask)
-        a, c = self._read_out(state)
+        x_mean, a, c = self._fold(x, v, mask)
         if v is None or grid is None:
             return self._project_folded(x, a, c, residual)
-        x_mean = x_sum / state.count.clamp(min=1).unsqueeze(1) if local_input is x else mean_valid(local_input, mask)
+        x_mean = x_mean if local_input is x else mean_valid(local_input, mask)
         around = self._around(v[:, prefix:], x_mean.to(x.dtype), grid, c)
         if prefix:  # prefix tokens have no neighbours
-            alone = c.to(v.dtype).unsqueeze(1).expand(-1, prefix, -1)
+            alone = c.to(v.dtype).unsqueeze(1)
+            alone = alone if prefix == 1 else alone.expand(-1, prefix, -1)
             mixed = torch.cat([alone, around], 1).baddbmm_(x.to(v.dtype), a.to(v.dtype))
         else:
             mixed = torch.baddbmm(around, x.to(v.dtype), a.to(v.dtype))
         return add_linear(residual, mixed, self.proj)
 
-    # The same in two steps, for images that come in bands (see `InBands`)
-
-    @property
-    def works_in_bands(self) -> bool:
-        """Over the whole map, with keys from the map itself."""
-        return self.windowed is None and self.reduction is None and self.context_dim is None
+    # The same in two steps, for images that come in bands (see `SummedMixer`)
 
     def prefers_bands(self, x: Tensor) -> bool:
         """Where it works in bands: wherever it folds, and with rotary positions."""
         return self.works_in_bands and (self.folds(x) or self.rope is not None)
 
-    def summarize(
-        self,
-        x: Tensor,
-        grid: Grid | None = None,
-        *,
-        num_prefix_tokens: int = 0,
-        mask: Tensor | None = None,
-        local_input: Tensor | None = None,
-        first_row: int = 0,
-    ) -> Summary:
-        """The state of keys and values, and the sum that the local residual makes its kernels from."""
-        x = zero_masked(x, mask)
-        full = to_fp32(x)
-        x_sum = full.sum(1)
+    def sum_tokens(self, band: BandInput, before: Summaries) -> Sums:
+        """The state of keys and values, without its count; folded, neither is made."""
         if self._can_fold():
-            state = self._fold_state(full, x_sum, None, mask)
+            state = self._fold_state(to_fp32(band.tokens), band.token_sum, None, band.mask)
         else:
-            rotation = self.own_rotation(x, grid, num_prefix_tokens, first_row=first_row)
-            _, k, v = self._project(x, mask, None, None)
-            with without_autocast(x.device):
-                k = self.kernel(to_fp32(k))
-                state = InjectiveState.from_tokens(k if rotation is None else rotation.of_keys(k), v, mask)
-        return Summary(state, x_sum if local_input is None else to_fp32(zero_masked(local_input, mask)).sum(1))
+            state = InjectiveState.from_tokens(band.turned_keys(self.kernel(band.k)), band.v, band.mask)
+        return Sums(state.tensors()[1:])
+
+    def read(self, band: BandInput, summaries: Summaries) -> Tensor:
+        """Queries read from the state."""
+        return _state_of(summaries).attend(band.turned_queries(self.kernel(band.q)), scale=self.scale)
 
     def respond(
         self,
         x: Tensor,
-        summary: Summary,
+        summaries: Summaries,
         grid: Grid | None = None,
         *,
-        halo: tuple[int, int] = (0, 0),
-        first_row: int = 0,
+        place: Place = WHOLE,
+        mask: Tensor | None = None,
     ) -> Tensor:
-        """Queries read from the summary, local parts from the rows around."""
-        width = 1 if grid is None else prod(grid[1:])
-        inner = slice(halo[0] * width, x.shape[1] - halo[1] * width)
-        a, c = self._read_out(summary.state) if self._can_fold() else (None, torch.zeros_like(summary.input_sum))
+        """Folded, no query is made, and one product adds what is read to the local parts."""
+        if not self._can_fold():
+            return super().respond(x, summaries, grid, place=place, mask=mask)
+        x, inner = zero_masked(x, mask), place.inner(grid)
+        a, c = self._read_out(_state_of(summaries))
         base = c.to(x.dtype).unsqueeze(1)
         if grid is not None and self.local_parts():
-            v = self._values(x, None) if a is not None else tokens_first(self.kv(x).chunk(2, dim=-1)[1])
-            base = self._around(v, summary.input_mean.to(x.dtype), grid, c)[:, inner]
-        rotation = self.own_rotation(x, grid, first_row=first_row)
-        x = x[:, inner]
-        if a is not None:
-            mixed = torch.baddbmm(base, x, a.to(x.dtype))
-        else:
-            queries = self.q_norm(self.split_heads(self.q(x)))
-            with without_autocast(x.device):
-                queries = self.kernel(to_fp32(queries))
-                if rotation is not None:
-                    queries = rotation.chosen(inner).of_queries(queries)
-                mixed = base + self.merge_heads(summary.state.attend(queries, scale=self.scale)).to(x.dtype)
+            x_mean = summaries[0].input_mean.to(x.dtype)
+            base = self._around(self._values(x, mask), x_mean, grid, c)[:, inner]
+        mixed = torch.baddbmm(base, x[:, inner], a.to(x.dtype))
         projected: Tensor = self.proj_drop(self.proj(mixed))
         return projected
 
     def _values(self, x: Tensor, mask: Tensor | None) -> Tensor:
         """V = x W_v^T + b_v, laid out for `grouped_convolution`."""
-        b_v = None if self.kv.bias is None else self.kv.bias[self.dim :]
-        return tokens_first(zero_masked(F.linear(x, self.kv.weight[self.dim :], b_v), mask))
+        weights = self._head_weights()
+        return tokens_first(zero_masked(linear_rows(x, weights.values, weights.values_bias), mask))
+
+    def _head_weights(self) -> HeadWeights:
+        return self._views(self.q.weight, self.q.bias, self.kv.weight, self.kv.bias)
+
+    def _fold(self, x: Tensor, v: Tensor | None, mask: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+        """The mean of x, and A and c of the folded form."""
+        if v is not None and mask is None and isinstance(x.shape[1], int) and v.dtype is x.dtype and to_fp32(x) is x:
+            x_mean = x.mean(1)
+            return x_mean, *fold_image(x, x_mean, v, self._head_weights(), scale=self.scale)
+        full = to_fp32(x)  # once: gradients of what is subtracted from each other meet in full precision
+        x_sum = full.sum(1)
+        state = self._fold_state(full, x_sum, v, mask)
+        return x_sum / state.count.clamp(min=1).unsqueeze(1), *self._read_out(state)
 
     def _fold_state(self, x: Tensor, x_sum: Tensor, v: Tensor | None, mask: Tensor | None) -> InjectiveState:
         w_k, w_v = self.kv.weight.chunk(2)
@@ -230,7 +220,8 @@ class InLineAttention(Mixer):
         """The local parts, all as one convolution, (B, N, C), with the bias, (B, C), added."""
         parts = self.local_parts()
         kernels = [part.kernels(x_mean) for part in parts]
-        taps = sum(kernels[1:], start=kernels[0]).to(v.dtype).expand(v.shape[0], *kernels[0].shape[1:])
+        taps = sum(kernels[1:], start=kernels[0]).to(v.dtype)
+        taps = taps if is_one(v.shape[0]) else taps.expand(v.shape[0], *taps.shape[1:])
         constants = [constant for constant in (part.constant() for part in parts) if constant is not None]
         return local_convolution(v, taps, grid, bias=sum(constants, start=bias).to(v.dtype))
 
@@ -247,3 +238,9 @@ class InLineAttention(Mixer):
     def extra_repr(self) -> str:
         """Printed by `print(model)`."""
         return f"{super().extra_repr()}, scale={self.scale:.4g}, form={self.form}"
+
+
+def _state_of(summaries: Summaries) -> InjectiveState:
+    """The state of the whole image."""
+    (summary,) = summaries
+    return InjectiveState(summary.count, *summary.sums)

@@ -9,6 +9,7 @@ Shapes: x_mean (B, C), the mean of the layer's input over its valid tokens; valu
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from math import prod, sqrt
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -17,7 +18,8 @@ from torch import Tensor, nn
 from ..ops.checks import Grid
 from ..ops.local_convolution import local_convolution
 from ..ops.reference import local_weights
-from ..ops.sums import to_fp32
+from ..ops.sums import is_one, to_fp32
+from .weight_views import WeightViews
 
 
 class LocalPart(nn.Module, ABC):
@@ -25,6 +27,8 @@ class LocalPart(nn.Module, ABC):
 
     kernel_size: tuple[int, ...]
     """Taps along each side of the grid."""
+    on_grid: ClassVar[bool] = True
+    """Whether it convolves on the grid, so that a band of an image needs no more than the rows next to it."""
 
     @abstractmethod
     def kernels(self, x_mean: Tensor) -> Tensor:
@@ -67,9 +71,14 @@ class LocalResidual(LocalPart):
 
     def kernels(self, x_mean: Tensor) -> Tensor:
         """(B, C) -> (B, C, *kernel_size); taps of a channel are row-major."""
-        by_head = x_mean.unflatten(1, (self.num_heads, -1)).transpose(0, 1)
+        batch, channels = x_mean.shape
+        if is_one(batch):  # views, without a transposition
+            by_head = x_mean.view(self.num_heads, 1, -1)
+        else:
+            by_head = x_mean.unflatten(1, (self.num_heads, -1)).transpose(0, 1)
         taps: Tensor = self.taps(F.gelu(self.hidden(by_head)))  # (heads, B, d * taps of a channel)
-        return taps.transpose(0, 1).reshape(*x_mean.shape, *self.kernel_size)
+        taps = taps if is_one(batch) else taps.transpose(0, 1)
+        return taps.reshape(batch, channels, *self.kernel_size)
 
     def extra_repr(self) -> str:
         """Shown by `print(model)`."""
@@ -96,6 +105,7 @@ class GroupedLinear(nn.Module):
         size = (groups, out_features // groups, in_features // groups)
         self.weight = nn.Parameter(torch.empty(size, device=device, dtype=dtype))
         self.bias = nn.Parameter(torch.empty(out_features, device=device, dtype=dtype))
+        self._views = WeightViews(_product_views)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -106,13 +116,19 @@ class GroupedLinear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(groups, B, in_features / groups) -> (groups, B, out_features / groups)."""
-        groups, outputs, _ = self.weight.shape
-        return torch.baddbmm(self.bias.view(groups, 1, outputs), x, self.weight.mT)
+        weight, bias = self._views(self.weight, self.bias)
+        return torch.baddbmm(bias, x, weight)
 
     def extra_repr(self) -> str:
         """Shown by `print(model)`."""
         groups, outputs, inputs = self.weight.shape
         return f"in_features={groups * inputs}, out_features={groups * outputs}, groups={groups}"
+
+
+def _product_views(weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+    """The weight and the bias of `GroupedLinear` as the product takes them."""
+    groups, outputs, _ = weight.shape
+    return weight.mT, bias.view(groups, 1, outputs)
 
 
 def add_local(

@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .checks import Grid, check_grid
+from .sums import is_one
 
 
 def local_convolution(v: Tensor, kernels: Tensor, grid: Grid, *, bias: Tensor | None = None) -> Tensor:
@@ -45,7 +46,7 @@ def local_convolution(v: Tensor, kernels: Tensor, grid: Grid, *, bias: Tensor | 
 
 def tokens_first(v: Tensor) -> Tensor:
     """The same (B, N, C) tokens laid out in memory as (N, B, C), which `grouped_convolution` uses without a copy."""
-    return v.transpose(0, 1).contiguous().transpose(0, 1)
+    return v if is_one(v.shape[0]) else v.transpose(0, 1).contiguous().transpose(0, 1)
 
 
 def grouped_convolution(v: Tensor, kernels: Tensor, grid: Grid, *, bias: Tensor | None = None) -> Tensor:

@@ -29,6 +29,14 @@ def without_autocast(device: torch.device) -> AbstractContextManager[object]:
     return torch.autocast(device.type, enabled=False) if autocast_is_on(device) else nullcontext()
 
 
+# Batches
+
+
+def is_one(batch: int) -> bool:
+    """Whether there is one image, so that batch and heads change places without a copy. A symbol of a graph is not one."""
+    return isinstance(batch, int) and batch == 1
+
+
 # Masks
 
 
@@ -74,9 +82,21 @@ def add_linear(residual: Tensor | None, x: Tensor, linear: nn.Module) -> Tensor:
         return alone
     if not isinstance(linear, nn.Linear) or not is_plain(linear) or not can_accumulate(residual, x):
         return residual + linear(x)
+    return add_product(residual, x, linear.weight.t(), linear.bias)
+
+
+def add_product(residual: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """residual + x weight + bias, for a weight that is transposed already, (features, C)."""
     rows = residual.flatten(0, -2)
-    total = rows.clone() if linear.bias is None else rows + linear.bias
-    return total.addmm_(x.flatten(0, -2), linear.weight.t()).view_as(residual)
+    total = rows.clone() if bias is None else rows + bias
+    return total.addmm_(x.flatten(0, -2), weight).view_as(residual)
+
+
+def linear_rows(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """x weight + bias, (B, N, C') from x (B, N, C), for a weight that is transposed already, (C, C')."""
+    rows = x.flatten(0, 1)
+    out = rows @ weight if bias is None else torch.addmm(bias, rows, weight)
+    return out.view(*x.shape[:2], weight.shape[1])
 
 
 def can_accumulate(residual: Tensor, x: Tensor) -> bool:
