@@ -281,8 +281,12 @@ def test_predict_streams_images_at_their_own_size(capsys, tmp_path):
         assert err.startswith(said)
 
 
-def test_a_model_that_cannot_be_streamed_is_one_line(trained, capsys):
-    image = str(trained / "data" / "red" / "0.png")
-    code, _, err = run(capsys, "predict", image, "--model", str(trained / "run"), "--stream")
+def test_an_image_that_a_model_cannot_stream_is_one_line(tmp_path, capsys):
+    arguments = {"depth": 1, "mixer": "softmax", "num_classes": 3}
+    facts = json.dumps({"model": "inline_deit_nano", "arguments": arguments, "classes": ["blue", "green", "red"]})
+    save_file(timm.create_model("inline_deit_nano", **arguments).state_dict(), tmp_path / "a.safetensors", {"inline": facts})
+    Image.new("RGB", (260, 260)).save(tmp_path / "a.png")
+    code, _, err = run(capsys, "predict", str(tmp_path / "a.png"), "--model", str(tmp_path / "a.safetensors"), "--stream")
     assert (code, err.count("\n")) == (2, 1)
-    assert err.startswith("inline: --stream needs a model whose blocks are all InLine over the whole map")
+    assert err.startswith(f"inline: {tmp_path / 'a.png'}: stream needs blocks that take an image in parts")
+    assert "stages.0.blocks.0 is SoftmaxAttention over the whole map, here of 16,900 tokens, and can have 16,384" in err

@@ -319,11 +319,13 @@ def test_data_that_moved_is_remembered(tmp_path, capsys, monkeypatch):
     assert err.endswith("there does not hold the images that run was trained on\n")
 
 
-@pytest.mark.parametrize("name", ["inline_swin_nano", "inline_pvt_nano"])
-def test_the_last_line_is_about_large_images(tmp_path, capsys, name):
+@pytest.mark.parametrize(
+    ("name", "more"), [("inline_deit_nano", {"mixer": "softmax"}), ("inline_swin_nano", {}), ("inline_pvt_nano", {})]
+)
+def test_the_last_line_is_about_large_images(tmp_path, capsys, name, more):
     """Which models take them at their own size, or how this one does."""
     recipe = small_recipe(write_images(tmp_path / "data", 2, size=(513, 520)))
-    task, arguments = Classify(recipe), {"num_classes": 3}
+    task, arguments = Classify(recipe), {"num_classes": 3, **more}
     facts = json.dumps({"model": name, "arguments": arguments, "classes": ["blue", "green", "red"]})
     save_file(timm.create_model(name, **arguments).state_dict(), tmp_path / "best.safetensors", {"inline": facts})
     score = {"epoch": 1, "top1": 50.0, "top5": 100.0, "loss": 1.0, "seconds": 1.0}
@@ -332,10 +334,10 @@ def test_the_last_line_is_about_large_images(tmp_path, capsys, name):
     print_result(TrainingResult(tmp_path, True, best, ("blue", "green", "red"), rows, (), task.open()), task, [])
     last = capsys.readouterr().out.splitlines()[-1]
     assert last.startswith("Your images have about 513 pixels on their shorter side, and the model sees them at 16 x 24. ")
-    if name == "inline_pvt_nano":
+    if not more:
         assert last.endswith(f"At their own size: inline predict IMAGE --stream --model {tmp_path}")
     else:
-        told = "inline_swin_nano cannot take them at their own size: --model.name inline_pvt_nano or inline_deit_nano can"
+        told = "inline_deit_nano cannot take them at their own size: --model.name inline_pvt_nano or inline_deit_nano can"
         assert told in last
         for other in STREAMING_MODELS:
             all_linear(timm.create_model(other), "--stream")

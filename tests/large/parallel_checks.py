@@ -71,6 +71,8 @@ VARIANTS = [
     ("inline_deit_nano", {"rope": "heads"}),
     ("inline_pvt_nano", {"class_token": True, "rope": "all"}),
     ("inline_swin_nano", {}),
+    ("inline_deit_nano", {"mixer": "efficient", "rope": "heads"}),  # two sweeps, the first with a running maximum
+    ("inline_pvt_nano", {"mixer": "enhanced", "class_token": True}),  # neighbours of the MLP too
 ]
 
 

@@ -74,7 +74,7 @@ def test_it_needs_a_process_group():
     ("model", "message"),
     [
         (lambda: nn.Linear(2, 2), r"^parallelize needs one of this package's models, .*, got Linear$"),
-        (lambda: timm.create_model("inline_swin_nano"), r"blocks are all InLine .* of this one is \w+ in windows$"),
+        (lambda: timm.create_model("inline_swin_nano"), r"blocks are all linear .* of this one is \w+ in windows$"),
         (
             lambda: timm.create_model("inline_cswin_nano", depths=(1, 1, 1, 1), inline_depths=1),
             r"^parallelize needs patches that do not overlap, such as inline_pvt_tiny has; stages.0.embed overlaps$",
