@@ -83,13 +83,24 @@ class Pyramid(nn.Module):
 def _fit(features: Tensor, reduction: int, stride: int, size: tuple[int, int]) -> Tensor:
     """Resize a map (B, C, h, w) of one stride to another, (B, C, *size): cells keep their place in the image."""
     if reduction != stride:
-        cells = [ceil(side * stride / reduction) for side in size]
-        missing = [max(0, cell - side) for cell, side in zip(cells, features.shape[-2:], strict=True)]
+        missing, full = fitting_sizes((features.shape[2], features.shape[3]), reduction, stride, size)
         if any(missing):
             features = F.pad(features, (0, missing[1], 0, missing[0]), mode="replicate")
-        full = [ceil(side * reduction / stride) for side in features.shape[-2:]]
         features = F.interpolate(features, size=full, mode="bilinear", antialias=reduction < stride)
     return features[:, :, : size[0], : size[1]]
+
+
+def fitting_sizes(
+    size: tuple[int, int], reduction: int, stride: int, wanted: tuple[int, int]
+) -> tuple[tuple[int, int], tuple[int, int]]:
+    """How a map of this size at one stride becomes one of at least the wanted size at another.
+
+    Returns:
+        The rows and columns to add below and to the right, copies of the last ones; and the size to which that is resized.
+    """
+    missing = [max(0, ceil(side * stride / reduction) - own) for side, own in zip(wanted, size, strict=True)]
+    full = [ceil((own + more) * reduction / stride) for own, more in zip(size, missing, strict=True)]
+    return (missing[0], missing[1]), (full[0], full[1])
 
 
 def _by_order(body: nn.Module) -> dict[str, int]:

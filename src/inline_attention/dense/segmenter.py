@@ -68,9 +68,14 @@ class Segmenter(nn.Module):
     def _coarse_logits(self, pixels: Tensor) -> tuple[list[Tensor], Tensor]:
         pixels = F.pad(pixels, (0, -pixels.shape[3] % COARSEST_STRIDE, 0, -pixels.shape[2] % COARSEST_STRIDE))
         maps = self.backbone(pixels)
+        return maps, self.decode(maps)
+
+    def decode(self, maps: Sequence[Tensor]) -> Tensor:
+        """The backbone's four maps -> logits at stride 4."""
         # UperNet's decoder ignores the maps at strides 1 and 2, and writes into its input list: hence a new one.
-        merged = self.decoder(maps if isinstance(self.decoder, SemanticFpn) else [pixels, pixels, *maps])
-        return maps, self.head(merged)
+        merged = self.decoder(maps if isinstance(self.decoder, SemanticFpn) else [maps[0], maps[0], *maps])
+        logits: Tensor = self.head(merged)
+        return logits
 
     def _normalises_single_pixels(self) -> bool:
         """Whether a BatchNorm of this process alone gets maps of 1x1, as in UperNet's pyramid pooling."""
