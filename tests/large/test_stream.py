@@ -13,6 +13,7 @@ from inline_attention import stream
 from inline_attention.large.image_reader import image_for, open_image
 from inline_attention.large.tensor_file import TensorFile
 from inline_attention.layers import Block, InLineAttention
+from inline_attention.layers.bands import Place
 
 from ..lite.test_decode import claim
 
@@ -209,8 +210,8 @@ def test_unsuitable_models_are_refused():
         ValueError, match=r"all InLine over the whole map.*stages.3.blocks.0 of this one is SoftmaxAttention in win"
     ):
         stream(made("inline_swin_nano"), image)
-    with pytest.raises(ValueError, match=r"stages.0.blocks.0 of this one is LinearAttention"):
-        stream(made("inline_deit_nano", mixer="linear"), image)
+    with pytest.raises(ValueError, match=r"stages.0.blocks.0 of this one is AngularAttention"):
+        stream(made("inline_deit_nano", mixer="angular"), image)
     with pytest.raises(ValueError, match="one of this package's models, such as inline_deit_tiny, got Linear"):
         stream(torch.nn.Linear(3, 3), image)
     with pytest.raises(ValueError, match=r"call model.eval"):
@@ -311,7 +312,7 @@ def test_many_bands_in_fp32_with_means_far_from_zero():
         exact.load_state_dict(layer.state_dict())
         whole = exact(x.double(), (300, 64))
         first, *rest = [layer.summarize(band) for band in x.split(64, 1)]
-        answered = layer.respond(x[:, :640], sum(rest, start=first), (10, 64), halo=(0, 1))
+        answered = layer.respond(x[:, :640], (sum(rest, start=first),), (10, 64), place=Place(halo=(0, 1)))
     assert float((answered - whole[:, :576]).abs().max()) < 1e-4 * float(whole.abs().max())
 
 

@@ -1,12 +1,18 @@
 """The loop over bands, and what mixers say about working on parts of an image."""
 
+from functools import partial
+from math import exp, prod
+
 import pytest
 import torch
 
 from inline_attention import MIXERS, InLineAttention
 from inline_attention.layers import Block
-from inline_attention.layers.bands import bands_of, respond_in_bands, split_rows
+from inline_attention.layers.bands import bands_of, respond_in_bands, split_rows, summarize_in_bands
+from inline_attention.layers.summary import Summary
 from inline_attention.ops.shifted_windows import Window
+
+from .variants import ROTARY, VARIANTS, build
 
 
 @pytest.mark.parametrize(
@@ -42,26 +48,103 @@ def test_neighbours_are_kept_before_they_are_overwritten(reach, tokens):
     assert halo[0] == 0
 
 
+@pytest.mark.parametrize("reach", [(0, 0), (1, 1), (3, 2)])
+def test_rows_that_are_left_out_are_read_as_they_are(reach):
+    rows = torch.arange(14.0).view(1, 14, 1, 1).clone()
+    limits, before = [(1, 3), (4, 5), (5, 6), (9, 11)], rows.clone()
+    for band in bands_of(rows, limits, reach, overwritten=True, mask=torch.arange(14).view(1, 14, 1) > 2):
+        first, last = band.start - band.halo[0], band.stop + band.halo[1]
+        assert (first, last) == (max(0, band.start - reach[0]), min(14, band.stop + reach[1]))
+        assert torch.equal(band.rows, before[:, first:last])
+        assert band.mask.flatten().tolist() == [row > 2 for row in range(first, last)]
+        assert band.place == (first, 14, band.halo)
+        rows[:, band.start : band.stop] = -1
+
+
+IN_BANDS = [
+    v for v in [*VARIANTS, *ROTARY] if v.values[0] not in ("softmax", "angular") and v.values[1].get("form") != "folded"
+]
+
+
+@pytest.mark.parametrize(("name", "options"), IN_BANDS)
+@pytest.mark.parametrize(("grid", "rows", "masked"), [((7, 5), 2, False), ((9, 4), 1, True), ((6,), 4, True)])
+def test_bands_give_what_the_whole_gives(name, options, grid, rows, masked):
+    """Through a block, with class tokens and garbage under the mask: outputs, and gradients of tokens and parameters."""
+    torch.manual_seed(0)
+    mixer = build(name, grid_dims=len(grid), **{**options, "rope": options.get("rope") if len(grid) == 2 else None})
+    block = Block(mixer, raw_local=rows == 2).double().eval()
+    x = torch.randn(2, 2 + prod(grid), 8, dtype=torch.float64, requires_grad=True)
+    mask = torch.rand(2, x.shape[1]) > 0.4 if masked else torch.ones(2, x.shape[1], dtype=torch.bool)
+    mask[:, :2] = True
+    given = x.masked_fill(~mask.unsqueeze(-1), float("nan"))
+    whole = block(given, grid, num_prefix_tokens=2, mask=mask if masked else None)
+    prefix, image, valid = given[:, :2], given[:, 2:].unflatten(1, grid), mask[:, 2:].unflatten(1, grid)
+    bands = partial(bands_of, image, split_rows(grid, rows * prod(grid[1:])), mask=valid if masked else None)
+    summaries = summarize_in_bands(block, bands, x.device, prefix=prefix)
+    assert len(summaries) == mixer.sweeps == (2 if name == "efficient" and mixer.rope is not None else 1)
+    responses = [response for _, response in respond_in_bands(block, bands(block.reach()), summaries, x.device)]
+    banded = torch.cat([block.respond(prefix, summaries), *responses], 1)
+    torch.testing.assert_close(banded[mask], whole[mask], rtol=1e-10, atol=1e-10)
+    inputs, slope = [x, *block.parameters()], torch.randn_like(whole)[mask]
+    ours, plain = (
+        torch.autograd.grad((out[mask] * slope).sum(), inputs, retain_graph=True, allow_unused=True) for out in (banded, whole)
+    )
+    for a, b in zip(ours, plain, strict=True):
+        a, b = (torch.zeros(()) if gradient is None else gradient for gradient in (a, b))
+        torch.testing.assert_close(a.expand_as(b), b.expand_as(a), rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", [n for n in MIXERS if n not in ("softmax", "angular")])
+def test_an_image_without_valid_tokens_is_finite_in_bands(name):
+    mixer = build(name)
+    x, mask = torch.randn(1, 12, 8, dtype=torch.float64), torch.zeros(1, 12, dtype=torch.bool)
+    empty = mixer.summarize(x, (3, 4), mask=mask)
+    assert mixer.respond(x, (empty + empty,), (3, 4), mask=mask).isfinite().all()
+    some = mixer.summarize(x, (3, 4))
+    for ours, theirs in zip((empty + some).tensors(), some.tensors(), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)
+
+
+def test_sums_of_exponentials_are_added_on_one_scale():
+    """1000 apart, where exp would overflow; the parts on the total's scale add up to the total."""
+    parts = [
+        Summary(torch.ones(1), torch.zeros(1, 2), (torch.tensor([[2.0, 3.0]]), torch.ones(1, 2, 4)), torch.tensor([[low, 5.0]]))
+        for low in (-1000.0, 0.0, 0.5)
+    ]
+    total = parts[0] + parts[1] + parts[2]
+    torch.testing.assert_close(total.sums[0], torch.tensor([[2 * exp(-0.5) + 2, 9.0]]))
+    assert total.maximum.tolist() == [[0.5, 5.0]]
+    scaled = [part.on_scale(total.maximum).tensors() for part in parts]
+    for number, tensor in enumerate(total.tensors()):
+        torch.testing.assert_close(sum(part[number] for part in scaled), tensor)
+    assert total.numel() == 1 + 2 + 2 + 8 + 2
+
+
 def test_a_mixer_responds_like_a_block():
     """The loop takes either."""
     mixer = InLineAttention(8, 2, dtype=torch.float64).eval()
     x = torch.randn(2, 35, 8, dtype=torch.float64)
-    bands = bands_of(x.unflatten(1, (7, 5)), split_rows((7, 5), 10), mixer.reach())
-    responses = [response for _, response in respond_in_bands(mixer, bands, mixer.summarize(x), x.device)]
+    bands = partial(bands_of, x.unflatten(1, (7, 5)), split_rows((7, 5), 10))
+    summaries = summarize_in_bands(mixer, bands, x.device)
+    responses = [response for _, response in respond_in_bands(mixer, bands(mixer.reach()), summaries, x.device)]
     torch.testing.assert_close(torch.cat(responses, 1), mixer(x, (7, 5)), rtol=1e-11, atol=1e-11)
 
 
 @pytest.mark.parametrize("name", MIXERS)
 def test_only_some_mixers_work_in_bands(name):
+    """Not softmax, and not angular, whose nine taps along the token axis cross the ends of rows."""
     mixer = MIXERS[name](8, 2)
-    assert mixer.works_in_bands == (name == "inline")
-    if not mixer.works_in_bands:
+    assert mixer.works_in_bands == (name not in ("softmax", "angular"))
+    if name == "softmax":
         x = torch.zeros(1, 6, 8)
         assert not mixer.prefers_bands(x)
-        with pytest.raises(NotImplementedError, match=f"{type(mixer).__name__} does not work in bands"):
+        with pytest.raises(NotImplementedError, match="SoftmaxAttention does not work in bands"):
             mixer.summarize(x)
+        with pytest.raises(NotImplementedError, match="SoftmaxAttention does not work in bands"):
+            mixer.respond(x, ())
+    if not mixer.works_in_bands:
         with pytest.raises(ValueError, match=rf"{type(mixer).__name__} does not work in bands \(its works_in_bands is False\)"):
-            Block(mixer).summarize(x)
+            Block(mixer).summarize(torch.zeros(1, 6, 8))
 
 
 @pytest.mark.parametrize("options", [{"windows": (Window(2, 2),)}, {"reduction": 2}, {"context_dim": 8}], ids=str)

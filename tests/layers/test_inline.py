@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from inline_attention import InLineAttention
+from inline_attention.layers.bands import Place
 
 
 def twins(**options):
@@ -181,8 +182,9 @@ def test_summaries_of_bands_answer_like_the_whole(kernel, local, size):
     assert summary.numel() == 2 * (1 + 3 * 24 + 24 * 8)
     tall = (size if isinstance(size, int) else size[0]) if local else 1
     above, below = (tall - 1) // 2, tall // 2
-    answers = [layer.respond(x[:, :1], summary)]
+    answers = [layer.respond(x[:, :1], (summary,))]
     for a, b in bands:
         start, stop = max(0, a - above), min(7, b + below)
-        answers.append(layer.respond(rows[:, start:stop].flatten(1, 2), summary, (stop - start, 4), halo=(a - start, stop - b)))
+        place = Place(start, 7, (a - start, stop - b))
+        answers.append(layer.respond(rows[:, start:stop].flatten(1, 2), (summary,), (stop - start, 4), place=place))
     torch.testing.assert_close(torch.cat(answers, 1), whole, rtol=1e-11, atol=1e-11)

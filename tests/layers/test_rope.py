@@ -1,5 +1,6 @@
 """Rotary positions on every mixer: the definition written out with loops, the dense rows, windows, bands, graphs, errors."""
 
+from functools import partial
 from math import cos, prod, sin
 
 import pytest
@@ -7,7 +8,7 @@ import torch
 
 from inline_attention import MIXERS, InLineAttention
 from inline_attention.layers import Block
-from inline_attention.layers.bands import bands_of, respond_in_bands, split_rows
+from inline_attention.layers.bands import bands_of, respond_in_bands, split_rows, summarize_in_bands
 from inline_attention.layers.rope import RotaryPositions, Rotation
 from inline_attention.ops.shifted_windows import Window
 
@@ -160,10 +161,10 @@ def test_bands_count_rows_from_the_top(kernel, rope, grid, tokens):
     mixer = InLineAttention(24, 2, kernel=kernel, rope=rope, grid_dims=len(grid), dtype=torch.float64).eval()
     x = torch.randn(2, 2 + prod(grid), 24, dtype=torch.float64)
     whole, rows, limits = mixer(x, grid, num_prefix_tokens=2), x[:, 2:].unflatten(1, grid), split_rows(grid, tokens)
-    parts = [mixer.summarize(rows[:, a:b].flatten(1, -2), (b - a, *grid[1:]), first_row=a) for a, b in limits]
-    summary = sum(parts[1:], start=parts[0]) + mixer.summarize(x[:, :2])
-    responses = [mixer.respond(x[:, :2], summary)]
-    responses += [response for _, response in respond_in_bands(mixer, bands_of(rows, limits, mixer.reach()), summary, x.device)]
+    bands = partial(bands_of, rows, limits)
+    summaries = summarize_in_bands(mixer, bands, x.device, prefix=x[:, :2])
+    responses = [mixer.respond(x[:, :2], summaries)]
+    responses += [response for _, response in respond_in_bands(mixer, bands(mixer.reach()), summaries, x.device)]
     torch.testing.assert_close(torch.cat(responses, 1), whole, rtol=1e-11, atol=1e-11)
 
 
@@ -288,7 +289,7 @@ def test_calls_that_cannot_be():
         InLineAttention(8, 2, rope="heads")(x, (3, 4), rotation=rotation)
     with pytest.raises(ValueError, match="this layer reads a context and takes no rotation"):
         InLineAttention(8, 2)(x, (3, 4), rotation=rotation, context=x)
-    with pytest.raises(ValueError, match="no mask, no context and no rotation"):
+    with pytest.raises(ValueError, match="no prefix tokens, no context and no rotation"):
         InLineAttention(8, 2, windows=(Window(2, 2),))(x, (3, 4), rotation=rotation)
     with pytest.raises(ValueError, match="the folded form makes no queries to turn"):
         InLineAttention(8, 2, form="folded")(x, (3, 4), rotation=rotation)

@@ -202,7 +202,7 @@ def test_a_table_is_resampled_and_cropped():
         ({"windows": STRIPES, "position_bias": True}, {}, "position_bias needs one window of known size"),
         ({"lepe": True, "local_size": 5, "local": True}, {}, "local_size=5 needs local=True and lepe=False"),
         ({"windows": SHIFTED}, {"grid": None}, "a layer with windows or spatial reduction needs the grid"),
-        ({"windows": SHIFTED}, {"num_prefix_tokens": 2}, "takes no prefix tokens, no mask, no context and no rotation"),
+        ({"windows": SHIFTED}, {"num_prefix_tokens": 2}, "takes no prefix tokens, no context and no rotation"),
     ],
 )
 def test_mistakes_are_named(options, call, message):

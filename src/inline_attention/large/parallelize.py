@@ -18,7 +18,8 @@ from torch import distributed as dist
 from torch.func import functional_call
 
 from ..layers import Block, Mixer
-from ..layers.bands import Band, respond_in_bands
+from ..layers.bands import Band, Place, respond_in_bands
+from ..layers.summary import Summaries
 from ..models.backbone import Backbone, grid_of
 from ..models.stage import ConvEmbed, Stage
 from ..ops.checks import Grid
@@ -203,7 +204,7 @@ class SequenceParallel(nn.Module):
             prefix = stage.positions.prefix()
         tokens = rows.flatten(1, 2)
         tokens = tokens if prefix is None else torch.cat([prefix.expand(rows.shape[0], -1, -1), tokens], 1)
-        where = (grid, stage.num_prefix_tokens, shares[self.rank][0])
+        where = (grid, stage.num_prefix_tokens, Place(shares[self.rank][0], shares[-1][1]))
         for block in blocks:
             if stage.grad_checkpointing:
                 tokens = checkpoint(self._block, block, tokens, *where, use_reentrant=False)
@@ -211,33 +212,33 @@ class SequenceParallel(nn.Module):
                 tokens = self._block(block, tokens, *where)
         return tokens, grid
 
-    def _block(self, block: Block, tokens: Tensor, grid: Grid, prefix: int, start: int) -> Tensor:
-        """A block's response to prefix tokens, which all processes have, and to this process's own, from row `start` on."""
-        mask = self._counted_here(tokens, prefix) if prefix else None
-        own = block.summarize(tokens, grid, num_prefix_tokens=prefix, mask=mask, first_row=start)
-        summary = own.all_reduce(self.group)
-        self._count_sum("summaries", own.numel() * own.input_sum.element_size(), summary.state.outer_sum)
-        band = self._own_band(tokens[:, prefix:].unflatten(1, grid), start, block.reach())
-        responses = respond_in_bands(block, [band], summary, tokens.device)
+    def _block(self, block: Block, tokens: Tensor, grid: Grid, prefix: int, place: Place) -> Tensor:
+        """A block's response to prefix tokens, which all processes have, and to this process's own, which lie at `place`."""
+        alone, rows = tokens[:, :prefix], tokens[:, prefix:].unflatten(1, grid)
+        summaries: Summaries = ()
+        for _ in range(block.sweeps):
+            band = self._own_band(rows, place, block.summary_reach())
+            own = block.summarize(band.tokens(tokens.device)[0], band.grid, place=band.place, before=summaries)
+            if prefix and self.rank == 0:  # they are counted once
+                own = own + block.summarize(alone, before=summaries)
+            summary = own.all_reduce(self.group)
+            self._count_sum("summaries", own.numel() * own.input_sum.element_size(), summary.input_sum)
+            summaries = (*summaries, summary)
+        responses = respond_in_bands(block, [self._own_band(rows, place, block.reach())], summaries, tokens.device)
         if not prefix:
             return next(responses)[1]
         devices = [] if tokens.is_cpu else [tokens.device]
         with torch.random.fork_rng(devices, block.training, device_type=tokens.device.type):  # drop path: one draw for both
-            first = block.respond(tokens[:, :prefix], summary)
+            first = block.respond(alone, summaries)
         return torch.cat([first, next(responses)[1]], 1)
 
-    def _own_band(self, rows: Tensor, start: int, reach: tuple[int, int]) -> Band:
+    def _own_band(self, rows: Tensor, place: Place, reach: tuple[int, int]) -> Band:
         """The rows of this process, (B, H, W, C), with those around them, which other processes have."""
         above, below = reach
         halo = (above if self.rank > 0 else 0, below if self.rank < self.processes - 1 else 0)
         around = exchange_rows(rows, reach, self.group, partial(self.traffic.add, "halo")) if above or below else rows
-        return Band(start, start + rows.shape[1], around, halo)
-
-    def _counted_here(self, tokens: Tensor, prefix: int) -> Tensor:
-        """(B, N): prefix tokens are in all processes and are counted in the first."""
-        mask = torch.ones(tokens.shape[:2], dtype=torch.bool, device=tokens.device)
-        mask[:, :prefix] = self.rank == 0
-        return mask
+        assert place.height is not None
+        return Band(place.first_row, place.first_row + rows.shape[1], around, halo, place.height)
 
     def _count_sum(self, kind: Kind, size: int, result: Tensor) -> None:
         """Count a sum over the group, and the sum of its gradients in the backward pass."""

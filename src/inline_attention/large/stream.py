@@ -7,6 +7,7 @@ written once per block, and memory holds one band. docs/math.md shows why it is 
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,7 +16,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..layers import Block
-from ..layers.bands import Band, Limits, Summary, bands_of, respond_in_bands, split_rows
+from ..layers.bands import Limits, Place, bands_of, respond_in_bands, split_rows, summarize_in_bands
+from ..layers.summary import Summary
 from ..models.backbone import grid_of
 from ..models.finite import check_outputs
 from ..models.stage import Stage
@@ -134,18 +136,15 @@ class StreamedStage:
             embedded = embed_rows(stage.embed, _padded_rows(source, *rows_needed(stage.embed, start, stop)))
             if stage.positions is not None:
                 embedded = embedded + stage.positions.rows(self.grid, start, stop)
-            writer.write(Band(start, stop, embedded, (0, 0)), embedded.flatten(1, 2))
+            writer.write(start, stop, embedded.flatten(1, 2))
         prefix = None if stage.positions is None else stage.positions.prefix()
         for block, following in zip(blocks, [*blocks[1:], None], strict=True):
-            summary = writer.summary
-            assert summary is not None
-            if prefix is not None:
-                summary = summary + block.summarize(prefix)
-                prefix = block.respond(prefix, summary)
+            bands = partial(bands_of, rows, self.limits)
+            summaries = summarize_in_bands(block, bands, self.device, prefix=prefix, first=writer.summary)
+            prefix = None if prefix is None else block.respond(prefix, summaries)
             writer = BandWriter(self, rows, following)
-            bands = bands_of(rows, self.limits, block.reach(), overwritten=True)
-            for band, response in respond_in_bands(block, bands, summary, self.device):
-                writer.write(band, response)
+            for band, response in respond_in_bands(block, bands(block.reach(), overwritten=True), summaries, self.device):
+                writer.write(band.start, band.stop, response)
         if prefix is not None:
             self.file.tensor[: prefix.shape[1]] = self.norm(prefix)[0].to(self.file.tensor.device)
 
@@ -163,15 +162,15 @@ class BandWriter:
         self.run, self.rows, self.following = run, rows, following
         self.summary: Summary | None = None
 
-    def write(self, band: Band, output: Tensor) -> None:
+    def write(self, start: int, stop: int, output: Tensor) -> None:
         """Write (1, n, C) to the rows of a band."""
+        grid = (stop - start, *self.run.grid[1:])
         if self.following is None:
             output = self.run.norm(output)
-        else:
-            grid = (band.stop - band.start, *self.run.grid[1:])
-            summary = self.following.summarize(output, grid, first_row=band.start)
+        elif self.following.summary_reach() == (0, 0):
+            summary = self.following.summarize(output, grid, place=Place(start, self.run.grid[0]))
             self.summary = summary if self.summary is None else self.summary + summary
-        self.rows[:, band.start : band.stop] = output.unflatten(1, (band.stop - band.start, -1)).to(self.rows.device)
+        self.rows[:, start:stop] = output.unflatten(1, grid).to(self.rows.device)
         self.run.file.release()
         self.run.counter.add()
 

@@ -20,6 +20,8 @@ class TokenConvolution(LocalPart):
     It has no bias: that of the output projection does the same.
     """
 
+    on_grid = False
+
     def __init__(
         self, num_heads: int, head_dim: int, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None
     ) -> None:

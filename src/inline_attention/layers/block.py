@@ -1,8 +1,6 @@
 """One pre-norm block around any mixer, and the MLPs that it can have."""
 
-import operator
-from collections.abc import Callable
-from functools import reduce
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -14,8 +12,9 @@ from ..compat import has_hooks
 from ..ops.checks import Grid, check_grid
 from ..ops.local_convolution import local_convolution
 from ..ops.sums import add_linear, autocast_is_on, zero_masked
-from .bands import Summary, bands_of, respond_in_bands, split_rows
+from .bands import WHOLE, Band, Place, bands_of, respond_in_bands, split_rows, summarize_in_bands
 from .mixer import Mixer
+from .summary import Summaries, Summary
 
 LARGE_IMAGE = 2**23
 """Numbers in the tokens of an image, 32 MB of them, from which on a block without gradients works in bands: in memory that the
@@ -65,8 +64,8 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor, grid: Grid, *, num_prefix_tokens: int = 0, mask: Tensor | None = None) -> Tensor:
         """Arguments as for `Mixer.forward`. Masked tokens are zeroed, so that not even a NaN gets from them into gradients."""
-        if mask is None and self._use_bands(x):
-            return self._forward_in_bands(x, grid, num_prefix_tokens)
+        if self._use_bands(x):
+            return self._forward_in_bands(x, grid, num_prefix_tokens, mask)
         x = zero_masked(x, mask)
         where: dict[str, Any] = {"num_prefix_tokens": num_prefix_tokens, "mask": mask}
         x = self._add(x, self.mixer, self.norm1(x), grid, **where, local_input=x if self.raw_local else None)
@@ -83,59 +82,79 @@ class Block(nn.Module):
         inside = list(self.modules())[1:]
         return type(self.mlp) is Mlp and not any(has_hooks(module) or module.training for module in inside)
 
-    def _forward_in_bands(self, x: Tensor, grid: Grid, num_prefix_tokens: int) -> Tensor:
+    def _forward_in_bands(self, x: Tensor, grid: Grid, num_prefix_tokens: int, mask: Tensor | None) -> Tensor:
         """`forward` by `summarize` and `respond`."""
         out, limits = torch.empty_like(x), split_rows(grid, BAND_TOKENS)
-        prefix = x[:, :num_prefix_tokens]
         before, after = (tokens[:, num_prefix_tokens:].unflatten(1, grid) for tokens in (x, out))
-        parts = (
-            self.summarize(before[:, start:stop].flatten(1, -2), (stop - start, *grid[1:]), first_row=start)
-            for start, stop in limits
-        )
-        summary = reduce(operator.add, parts)
+        valid = None if mask is None else mask[:, num_prefix_tokens:].unflatten(1, grid)
+        prefix = zero_masked(x[:, :num_prefix_tokens], None if mask is None else mask[:, :num_prefix_tokens])
+
+        def bands(reach: tuple[int, int]) -> Iterator[Band]:
+            return bands_of(before, limits, reach, mask=valid)
+
+        summaries = summarize_in_bands(self, bands, x.device, prefix=prefix if num_prefix_tokens else None)
         if num_prefix_tokens:
-            summary = summary + self.summarize(prefix)
-            out[:, :num_prefix_tokens] = self.respond(prefix, summary)
-        for band, response in respond_in_bands(self, bands_of(before, limits, self.reach()), summary, x.device):
+            out[:, :num_prefix_tokens] = self.respond(prefix, summaries)
+        for band, response in respond_in_bands(self, bands(self.reach()), summaries, x.device):
             after[:, band.start : band.stop] = response.unflatten(1, (-1, *grid[1:]))
         return out
 
-    # The same in two steps, for images that come in bands
+    # The same in steps, for images that come in bands
+
+    @property
+    def sweeps(self) -> int:
+        """How many times an image is summed over: see `InBands`."""
+        return self.mixer.sweeps
 
     def reach(self) -> tuple[int, int]:
-        """How many rows above and below a token the mixer's local parts see."""
-        return self.mixer.reach()
+        """How many rows above and below a token the mixer's local parts and the MLP see."""
+        (above, below), mlp = self.mixer.reach(), self._mlp_reach()
+        return above + mlp, below + mlp
+
+    def summary_reach(self) -> tuple[int, int]:
+        """How many rows above and below a token `summarize` sees."""
+        return self.mixer.summary_reach()
+
+    def _mlp_reach(self) -> int:
+        return 1 if isinstance(self.mlp, DepthwiseMlp) else 0
 
     def summarize(
         self,
         x: Tensor,
         grid: Grid | None = None,
         *,
-        num_prefix_tokens: int = 0,
+        place: Place = WHOLE,
         mask: Tensor | None = None,
-        first_row: int = 0,
+        before: Summaries = (),
     ) -> Summary:
         """The sums over these tokens that the block needs: see `InBands.summarize`."""
         self._check_bands()
+        x = zero_masked(x, mask)
         local_input = x if self.raw_local else None
-        where: dict[str, Any] = {"num_prefix_tokens": num_prefix_tokens, "mask": mask, "first_row": first_row}
-        return self.mixer.summarize(self.norm1(x), grid, **where, local_input=local_input)
+        return self.mixer.summarize(self.norm1(x), grid, place=place, mask=mask, local_input=local_input, before=before)
 
     def respond(
         self,
         x: Tensor,
-        summary: Summary,
+        summaries: Summaries,
         grid: Grid | None = None,
         *,
-        halo: tuple[int, int] = (0, 0),
-        first_row: int = 0,
+        place: Place = WHOLE,
+        mask: Tensor | None = None,
     ) -> Tensor:
-        """`forward` for a band of an image, from the summary of all of it: see `InBands.respond`."""
+        """`forward` for a band of an image, from the summaries of all of it: see `InBands.respond`."""
         self._check_bands()
-        width = 1 if grid is None else torch.Size(grid[1:]).numel()
-        mixed = self.mixer.respond(self.norm1(x), summary, grid, halo=halo, first_row=first_row)
-        x = x[:, halo[0] * width : x.shape[1] - halo[1] * width] + self.drop_path(mixed)
-        return self._add(x, self.mlp, self.norm2(x))
+        x, (above, below) = zero_masked(x, mask), place.halo
+        kept = min(above, self._mlp_reach()), min(below, self._mlp_reach())  # halo of the mixer's output, for the MLP
+        at = place._replace(halo=(above - kept[0], below - kept[1]))
+        mixed = self.mixer.respond(self.norm1(x), summaries, grid, place=at, mask=mask)
+        inner = at.inner(grid)
+        x = x[:, inner] + self.drop_path(mixed)
+        if not isinstance(self.mlp, DepthwiseMlp):
+            return self._add(x, self.mlp, self.norm2(x))
+        rows = None if grid is None else (grid[0] - sum(at.halo), *grid[1:])
+        x = self._add(x, self.mlp, self.norm2(x), rows, mask=None if mask is None else mask[:, inner])
+        return x[:, Place(halo=kept).inner(rows)]
 
     def _check_bands(self) -> None:
         if not self.mixer.works_in_bands:
@@ -222,17 +241,18 @@ class DepthwiseMlp(nn.Module):
     def forward(
         self,
         x: Tensor,
-        grid: Grid,
+        grid: Grid | None,
         *,
         num_prefix_tokens: int = 0,
         mask: Tensor | None = None,
         residual: Tensor | None = None,
     ) -> Tensor:
-        """Arguments as for `Mixer.forward`; masked tokens, (B, N), count as zero."""
-        check_grid(grid, x.shape[1], num_prefix_tokens)
+        """Arguments as for `Mixer.forward`; masked tokens, (B, N), count as zero. Without a grid all are prefix tokens."""
         hidden = zero_masked(self.fc1(zero_masked(x, mask)), mask)
-        kernels, bias = self.weight.unsqueeze(0).to(hidden.dtype), self.bias.unsqueeze(0).to(hidden.dtype)
-        convolved = local_convolution(hidden[:, num_prefix_tokens:], kernels, grid, bias=bias)
-        hidden = torch.cat([hidden[:, :num_prefix_tokens], convolved], 1)
+        if grid is not None:
+            check_grid(grid, x.shape[1], num_prefix_tokens)
+            kernels, bias = self.weight.unsqueeze(0).to(hidden.dtype), self.bias.unsqueeze(0).to(hidden.dtype)
+            convolved = local_convolution(hidden[:, num_prefix_tokens:], kernels, grid, bias=bias)
+            hidden = torch.cat([hidden[:, :num_prefix_tokens], convolved], 1)
         out: Tensor = self.drop(self.fc2(self.drop(F.gelu(hidden))))
         return out if residual is None else residual + out

@@ -4,11 +4,14 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import Unpack
 
-from ..ops.linear import linear_attention
+from ..ops.linear import linear_attention, linear_sums, read_linear
 from ..ops.reference import linear_weights
+from ..ops.sums import zero_masked
 from .local_residual import LocalPart
-from .mixer import Mixer, MixerOptions
+from .mixer import MixerOptions
 from .rope import Rotation
+from .summary import Summaries
+from .summed import BandInput, SummedMixer, Sums
 
 FOCUS = 3
 """p of the focused map."""
@@ -45,7 +48,7 @@ class SharedConvolution(LocalPart):
         return self.weight.repeat(self.num_heads, *(1 for _ in self.weight.shape[1:])).unsqueeze(0)
 
 
-class FocusedAttention(Mixer):
+class FocusedAttention(SummedMixer):
     """Linear attention with phi(x) = |y| / |y^3| y^3, y = ReLU(x), plus a 5x5 depthwise convolution of the values.
 
     The cube turns queries and keys towards their largest channels and keeps their length.
@@ -79,6 +82,16 @@ class FocusedAttention(Mixer):
     def weights(self, q: Tensor, k: Tensor, mask: Tensor | None, rotation: Rotation | None = None) -> Tensor:
         """Rows divided by their sum."""
         return linear_weights(focused_map(q), focused_map(k), mask=mask, rotation=rotation)
+
+    def sum_tokens(self, band: BandInput, before: Summaries) -> Sums:
+        """The sums of focused keys, and of these and values."""
+        k = zero_masked(focused_map(band.k), band.mask)
+        return Sums(linear_sums(k, band.turned_keys(k), band.v))
+
+    def read(self, band: BandInput, summaries: Summaries) -> Tensor:
+        """Rows divided by their sum."""
+        q = focused_map(band.q)
+        return read_linear(q, band.turned_queries(q), summaries[0].count, *summaries[0].sums)
 
 
 def focused_map(x: Tensor) -> Tensor:

@@ -5,10 +5,11 @@ from torch import Tensor
 
 from ..ops.reference import hydra_weights
 from ..ops.sums import zero_masked
-from .mixer import Mixer
+from .summary import Summaries
+from .summed import BandInput, SummedMixer, Sums
 
 
-class HydraAttention(Mixer):
+class HydraAttention(SummedMixer):
     """out_i = q_i * sum_j (k_j * v_j), elementwise, with q and k of unit length over all channels.
 
     Every channel is a head; `num_heads` only groups the local residual, where there is one. The sum is not divided by the
@@ -25,6 +26,14 @@ class HydraAttention(Mixer):
     def weights(self, q: Tensor, k: Tensor, mask: Tensor | None) -> Tensor:
         """(B, C, M, N): a head for each channel."""
         return hydra_weights(_unit(q), _unit(k), mask=mask)
+
+    def sum_tokens(self, band: BandInput, before: Summaries) -> Sums:
+        """The one global vector."""
+        return Sums(((zero_masked(_unit(band.k), band.mask) * band.v).sum(2),))
+
+    def read(self, band: BandInput, summaries: Summaries) -> Tensor:
+        """Gated by each query."""
+        return _unit(band.q) * summaries[0].sums[0].unsqueeze(2)
 
 
 def _unit(x: Tensor) -> Tensor:

@@ -11,7 +11,6 @@ so with a local part attention needs as many products as its own projections wou
 Shapes: x (B, N, C).
 """
 
-from math import prod
 from typing import Literal, get_args
 
 import torch
@@ -32,18 +31,19 @@ from ..ops.sums import (
     is_plain,
     mean_valid,
     to_fp32,
-    without_autocast,
     zero_masked,
 )
-from .bands import Summary
+from .bands import WHOLE, Place
 from .kernel import make_kernel
-from .mixer import Mixer, MixerInput, MixerOptions
+from .mixer import MixerInput, MixerOptions
 from .rope import Rotation
+from .summary import Summaries
+from .summed import BandInput, SummedMixer, Sums
 
 Form = Literal["auto", "folded", "heads"]
 
 
-class InLineAttention(Mixer):
+class InLineAttention(SummedMixer):
     """Injective linear attention, (B, N, C) -> (B, N, C): equation 5 of the paper with the factor s/N of its models.
 
     Args:
@@ -147,69 +147,43 @@ class InLineAttention(Mixer):
             mixed = torch.baddbmm(around, x.to(v.dtype), a.to(v.dtype))
         return add_linear(residual, mixed, self.proj)
 
-    # The same in two steps, for images that come in bands (see `InBands`)
-
-    @property
-    def works_in_bands(self) -> bool:
-        """Over the whole map, with keys from the map itself."""
-        return self.windowed is None and self.reduction is None and self.context_dim is None
+    # The same in two steps, for images that come in bands (see `SummedMixer`)
 
     def prefers_bands(self, x: Tensor) -> bool:
         """Where it works in bands: wherever it folds, and with rotary positions."""
         return self.works_in_bands and (self.folds(x) or self.rope is not None)
 
-    def summarize(
-        self,
-        x: Tensor,
-        grid: Grid | None = None,
-        *,
-        num_prefix_tokens: int = 0,
-        mask: Tensor | None = None,
-        local_input: Tensor | None = None,
-        first_row: int = 0,
-    ) -> Summary:
-        """The state of keys and values, and the sum that the local residual makes its kernels from."""
-        x = zero_masked(x, mask)
-        full = to_fp32(x)
-        x_sum = full.sum(1)
+    def sum_tokens(self, band: BandInput, before: Summaries) -> Sums:
+        """The state of keys and values, without its count; folded, neither is made."""
         if self._can_fold():
-            state = self._fold_state(full, x_sum, None, mask)
+            state = self._fold_state(to_fp32(band.tokens), band.token_sum, None, band.mask)
         else:
-            rotation = self.own_rotation(x, grid, num_prefix_tokens, first_row=first_row)
-            _, k, v = self._project(x, mask, None, None)
-            with without_autocast(x.device):
-                k = self.kernel(to_fp32(k))
-                state = InjectiveState.from_tokens(k if rotation is None else rotation.of_keys(k), v, mask)
-        return Summary(state, x_sum if local_input is None else to_fp32(zero_masked(local_input, mask)).sum(1))
+            state = InjectiveState.from_tokens(band.turned_keys(self.kernel(band.k)), band.v, band.mask)
+        return Sums(state.tensors()[1:])
+
+    def read(self, band: BandInput, summaries: Summaries) -> Tensor:
+        """Queries read from the state."""
+        return _state_of(summaries).attend(band.turned_queries(self.kernel(band.q)), scale=self.scale)
 
     def respond(
         self,
         x: Tensor,
-        summary: Summary,
+        summaries: Summaries,
         grid: Grid | None = None,
         *,
-        halo: tuple[int, int] = (0, 0),
-        first_row: int = 0,
+        place: Place = WHOLE,
+        mask: Tensor | None = None,
     ) -> Tensor:
-        """Queries read from the summary, local parts from the rows around."""
-        width = 1 if grid is None else prod(grid[1:])
-        inner = slice(halo[0] * width, x.shape[1] - halo[1] * width)
-        a, c = self._read_out(summary.state) if self._can_fold() else (None, torch.zeros_like(summary.input_sum))
+        """Folded, no query is made, and one product adds what is read to the local parts."""
+        if not self._can_fold():
+            return super().respond(x, summaries, grid, place=place, mask=mask)
+        x, inner = zero_masked(x, mask), place.inner(grid)
+        a, c = self._read_out(_state_of(summaries))
         base = c.to(x.dtype).unsqueeze(1)
         if grid is not None and self.local_parts():
-            v = self._values(x, None) if a is not None else tokens_first(self.kv(x).chunk(2, dim=-1)[1])
-            base = self._around(v, summary.input_mean.to(x.dtype), grid, c)[:, inner]
-        rotation = self.own_rotation(x, grid, first_row=first_row)
-        x = x[:, inner]
-        if a is not None:
-            mixed = torch.baddbmm(base, x, a.to(x.dtype))
-        else:
-            queries = self.q_norm(self.split_heads(self.q(x)))
-            with without_autocast(x.device):
-                queries = self.kernel(to_fp32(queries))
-                if rotation is not None:
-                    queries = rotation.chosen(inner).of_queries(queries)
-                mixed = base + self.merge_heads(summary.state.attend(queries, scale=self.scale)).to(x.dtype)
+            x_mean = summaries[0].input_mean.to(x.dtype)
+            base = self._around(self._values(x, mask), x_mean, grid, c)[:, inner]
+        mixed = torch.baddbmm(base, x[:, inner], a.to(x.dtype))
         projected: Tensor = self.proj_drop(self.proj(mixed))
         return projected
 
@@ -247,3 +221,9 @@ class InLineAttention(Mixer):
     def extra_repr(self) -> str:
         """Printed by `print(model)`."""
         return f"{super().extra_repr()}, scale={self.scale:.4g}, form={self.form}"
+
+
+def _state_of(summaries: Summaries) -> InjectiveState:
+    """The state of the whole image."""
+    (summary,) = summaries
+    return InjectiveState(summary.count, *summary.sums)

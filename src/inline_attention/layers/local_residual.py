@@ -9,6 +9,7 @@ Shapes: x_mean (B, C), the mean of the layer's input over its valid tokens; valu
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from math import prod, sqrt
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -25,6 +26,8 @@ class LocalPart(nn.Module, ABC):
 
     kernel_size: tuple[int, ...]
     """Taps along each side of the grid."""
+    on_grid: ClassVar[bool] = True
+    """Whether it convolves on the grid, so that a band of an image needs no more than the rows next to it."""
 
     @abstractmethod
     def kernels(self, x_mean: Tensor) -> Tensor:

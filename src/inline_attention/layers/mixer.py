@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from typing_extensions import Unpack
 
 from ..ops.checks import Grid, check_grid, check_heads, check_mask, check_matches, check_queries, check_tokens
+from ..ops.masks import reduce_mask
 from ..ops.shifted_windows import Cuts, Window, valid_tokens
 from ..ops.sums import add_linear, mean_valid, to_fp32, without_autocast, zero_masked
 from .bands import InBands
@@ -144,13 +145,16 @@ class Mixer(InBands, nn.Module, ABC):
     def weights(self, q: Tensor, k: Tensor, mask: Tensor | None) -> Tensor:
         """The same formula as dense weights: (B, heads, M, N)."""
 
-    def attend_window(self, q: Tensor, k: Tensor, v: Tensor, cuts: Cuts, **options: Any) -> Tensor:
-        """`attend` inside windows, (B * count, heads, h * w, d). Linear mixers see all of a window, rolled or not."""
-        return self._attend(q, k, v, valid_tokens(cuts, q), **options)
+    def attend_window(self, q: Tensor, k: Tensor, v: Tensor, cuts: Cuts, mask: Tensor | None = None, **options: Any) -> Tensor:
+        """`attend` inside windows, (B * count, heads, h * w, d). Linear mixers see all of a window, rolled or not.
 
-    def window_weights(self, q: Tensor, k: Tensor, cuts: Cuts, **options: Any) -> Tensor:
+        `mask`, (B * count, h * w), is that of the map's tokens, with padding masked too.
+        """
+        return self._attend(q, k, v, valid_tokens(cuts, q) if mask is None else mask, **options)
+
+    def window_weights(self, q: Tensor, k: Tensor, cuts: Cuts, mask: Tensor | None = None, **options: Any) -> Tensor:
         """`weights` inside windows."""
-        return self.weights(q, k, valid_tokens(cuts, q), **options)
+        return self.weights(q, k, valid_tokens(cuts, q) if mask is None else mask, **options)
 
     # Abilities: blocks and tools read these and `InBands`, and do not test for classes
 
@@ -222,14 +226,12 @@ class Mixer(InBands, nn.Module, ABC):
         """
         x, grid = given.x, given.grid
         if self.windowed is not None and grid is not None:
-            return add_linear(given.residual, self.windowed.mix(self, x, grid, given.local_input), self.proj)
-        source = self._key_source(given)
-        q, k, v = self._project(x, given.mask, source, given.rotation)
-        out = self.merge_heads(
-            self._attend(q, k, v, given.mask, **(given.rotation.formula_options() if given.rotation else {}))
-        )
+            return add_linear(given.residual, self.windowed.mix(self, x, grid, given.local_input, given.mask), self.proj)
+        source, mask = self._key_source(given)
+        q, k, v = self._project(x, mask, source, given.rotation)
+        out = self.merge_heads(self._attend(q, k, v, mask, **(given.rotation.formula_options() if given.rotation else {})))
         if grid is not None and given.context is None and (parts := self.local_parts()):
-            values = self.merge_heads(v) if source is None else self.kv(x).chunk(2, dim=-1)[1]
+            values = self.merge_heads(v) if source is None else zero_masked(self.kv(x).chunk(2, dim=-1)[1], given.mask)
             x_mean = mean_valid(given.local_input, given.mask).to(x.dtype)
             out = add_local(out, parts, x_mean, values, grid, given.num_prefix_tokens)
         return add_linear(given.residual, out, self.proj)
@@ -246,7 +248,8 @@ class Mixer(InBands, nn.Module, ABC):
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Queries (B, heads, M, d), keys and values (B, heads, N, d), as `attend` gets them. Arguments as for `forward`."""
         given = self._prepare(x, grid, num_prefix_tokens, mask, context, None, rotation)
-        return self._project(given.x, mask, self._key_source(given), given.rotation)
+        source, key_mask = self._key_source(given)
+        return self._project(given.x, key_mask, source, given.rotation)
 
     def attention_rows(
         self,
@@ -271,12 +274,13 @@ class Mixer(InBands, nn.Module, ABC):
         given = self._prepare(x, grid, num_prefix_tokens, mask, context, local_input, rotation)
         chosen = check_queries(queries, x)
         if self.windowed is not None and grid is not None:
-            return AttentionRows(*self.windowed.rows(self, given.x, grid, given.local_input, chosen))
-        q, k, _ = self._project(given.x, mask, self._key_source(given), given.rotation)
+            return AttentionRows(*self.windowed.rows(self, given.x, grid, given.local_input, chosen, mask))
+        source, key_mask = self._key_source(given)
+        q, k, _ = self._project(given.x, key_mask, source, given.rotation)
         of_chosen = None if given.rotation is None else given.rotation.chosen(chosen)
         with without_autocast(x.device):
             mixed = self.weights(
-                to_fp32(q[:, :, chosen]), to_fp32(k), mask, **(of_chosen.formula_options() if of_chosen else {})
+                to_fp32(q[:, :, chosen]), to_fp32(k), key_mask, **(of_chosen.formula_options() if of_chosen else {})
             )
         if grid is None or context is not None or not (parts := self.local_parts()):
             return AttentionRows(mixed, None)
@@ -301,7 +305,7 @@ class Mixer(InBands, nn.Module, ABC):
         check_matches("x", x, self)
         if context is None and self.context_dim is not None:
             raise ValueError(f"this layer reads a context of {self.context_dim} channels: pass context=")
-        self._check_parts(x, grid, num_prefix_tokens, mask, context, rotation)
+        self._check_parts(x, grid, num_prefix_tokens, context, rotation)
         if context is not None:
             check_tokens("context", context, self.dim if self.context_dim is None else self.context_dim)
             if context.shape[0] != x.shape[0]:
@@ -326,7 +330,6 @@ class Mixer(InBands, nn.Module, ABC):
         x: Tensor,
         grid: Grid | None,
         num_prefix_tokens: int,
-        mask: Tensor | None,
         context: Tensor | None,
         rotation: Rotation | None,
     ) -> None:
@@ -334,10 +337,8 @@ class Mixer(InBands, nn.Module, ABC):
         if self.windowed is not None or self.reduction is not None:
             if grid is None:
                 raise ValueError(f"a layer with windows or spatial reduction needs the grid (H, W) of its {x.shape[1]} tokens")
-            if num_prefix_tokens or mask is not None or context is not None or rotation is not None:
-                raise ValueError(
-                    "a layer with windows or spatial reduction takes no prefix tokens, no mask, no context and no rotation"
-                )
+            if num_prefix_tokens or context is not None or rotation is not None:
+                raise ValueError("a layer with windows or spatial reduction takes no prefix tokens, no context and no rotation")
         if rotation is not None and (self.rope is not None or context is not None):
             given = "has rope of its own" if self.rope is not None else "reads a context"
             raise ValueError(f"this layer {given} and takes no rotation: leave one of them out")
@@ -349,12 +350,14 @@ class Mixer(InBands, nn.Module, ABC):
         after = self.rope_after_kernel
         return self.rope.rotation(grid, x, num_prefix_tokens=num_prefix_tokens, first_row=first_row, after_kernel=after)
 
-    def _key_source(self, given: MixerInput) -> Tensor | None:
-        """The tokens that keys and values come from, if not from x: the context, or a smaller map."""
+    def _key_source(self, given: MixerInput) -> tuple[Tensor | None, Tensor | None]:
+        """The tokens that keys and values come from, if not from x: the context, or a smaller map; and their mask."""
         if given.context is not None or self.reduction is None or given.grid is None:
-            return given.context
+            return given.context, given.mask
         reduced: Tensor = self.reduction(given.x, given.grid)
-        return reduced
+        if given.mask is None:
+            return reduced, None
+        return reduced, reduce_mask(given.mask.unflatten(1, given.grid), self.reduction.ratio).flatten(1)
 
     def _project(
         self, x: Tensor, mask: Tensor | None, source: Tensor | None, rotation: Rotation | None

@@ -64,6 +64,10 @@ class Rotation:
         """The rotation of some queries, by their indices on the token axis, and of all keys."""
         return replace(self, queries=self.queries[..., queries, :])
 
+    def part(self, tokens: slice) -> "Rotation":
+        """The rotation of some tokens as queries and as keys."""
+        return replace(self, queries=self.queries[..., tokens, :], keys=self.keys[..., tokens, :])
+
 
 def _parts(table: Tensor) -> tuple[tuple[Tensor, float], tuple[Tensor, float]]:
     """Sines and cosines, each with its value at the angle 0."""

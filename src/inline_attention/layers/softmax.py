@@ -59,24 +59,34 @@ class SoftmaxAttention(Mixer):
 
     # rotary positions have turned q and k already: there is no rotation to take
 
-    def attend_window(self, q: Tensor, k: Tensor, v: Tensor, cuts: Cuts) -> Tensor:  # type: ignore[override]
+    def attend_window(  # type: ignore[override]
+        self, q: Tensor, k: Tensor, v: Tensor, cuts: Cuts, mask: Tensor | None = None
+    ) -> Tensor:
         """With relative positions, and regions kept apart."""
-        return self._scaled_dot_product(q, k, v, self._bias(q, cuts))
+        return self._scaled_dot_product(q, k, v, self._bias(q, cuts, mask))
 
-    def window_weights(self, q: Tensor, k: Tensor, cuts: Cuts) -> Tensor:  # type: ignore[override]
+    def window_weights(  # type: ignore[override]
+        self, q: Tensor, k: Tensor, cuts: Cuts, mask: Tensor | None = None
+    ) -> Tensor:
         """The same, dense."""
-        return softmax_weights(q, k, bias=self._bias(q, cuts))
+        return softmax_weights(q, k, bias=self._bias(q, cuts, mask))
 
     def _scaled_dot_product(self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None) -> Tensor:
         return F.scaled_dot_product_attention(q, k, v, attn_mask=bias, dropout_p=self.attn_drop if self.training else 0.0)
 
-    def _bias(self, q: Tensor, cuts: Cuts) -> Tensor | None:
+    def _bias(self, q: Tensor, cuts: Cuts, mask: Tensor | None) -> Tensor | None:
         """The bias of the logits, (1 or B * count, heads or 1, h w, h w): minus infinity between regions.
 
-        Padding sees padding, so that no row is empty. Where Swin adds -100, the exponential is zero in fp32 as well.
+        Padding and masked tokens are a region, so that no row is empty. Where Swin adds -100, the exponential is zero in fp32
+        as well.
         """
         bias = None if self.position is None else self.position(cuts.size).unsqueeze(0).to(q.dtype)
         region = regions(cuts, q.device)
+        if mask is not None:
+            region = (
+                mask.new_zeros(mask.shape, dtype=torch.long) if region is None else region.repeat(q.shape[0] // len(region), 1)
+            )
+            region = region.masked_fill(~mask, -1)
         if region is None:
             return bias
         apart = region[:, None, :, None] != region[:, None, None, :]

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ..ops.checks import Grid
 from ..ops.shifted_windows import Cuts, Window, cut, from_windows, rows_from_windows, to_windows, valid_tokens
-from ..ops.sums import mean_valid, to_fp32, without_autocast
+from ..ops.sums import mean_valid, to_fp32, without_autocast, zero_masked
 from .local_residual import add_local, local_rows
 from .rope import Rotation
 
@@ -34,6 +34,8 @@ class HeadGroup(NamedTuple):
     q: Tensor
     k: Tensor
     v: Tensor
+    mask: Tensor | None
+    """(B * count, h * w), False for masked tokens and for padding; None if no mask was given."""
     options: dict[str, Any]
     """More arguments of `attend` and `weights`."""
 
@@ -44,44 +46,50 @@ class Windowed:
 
     windows: tuple[Window, ...]
 
-    def mix(self, mixer: "Mixer", x: Tensor, grid: Grid, local_input: Tensor) -> Tensor:
+    def mix(self, mixer: "Mixer", x: Tensor, grid: Grid, local_input: Tensor, mask: Tensor | None) -> Tensor:
         """All heads' outputs with the local parts added, (B, N, C), before the output projection."""
         outs = []
-        for group in self._head_groups(mixer, x, grid):
-            out = mixer.merge_heads(mixer.attend_window(group.q, group.k, group.v, group.cuts, **group.options))
+        for group in self._head_groups(mixer, x, grid, mask):
+            out = mixer.attend_window(group.q, group.k, group.v, group.cuts, group.mask, **group.options)
+            out = mixer.merge_heads(out)
             if parts := mixer.local_parts():
-                x_mean, values = self._means(local_input, group.cuts), mixer.merge_heads(group.v)
+                x_mean, values = self._means(local_input, group), mixer.merge_heads(group.v)
                 out = add_local(out, parts, x_mean, values, group.cuts.size, channels=group.channels)
             outs.append(from_windows(out, group.cuts))
         return torch.cat(outs, -1)
 
-    def rows(self, mixer: "Mixer", x: Tensor, grid: Grid, local_input: Tensor, queries: Tensor) -> tuple[Tensor, Tensor | None]:
+    def rows(
+        self, mixer: "Mixer", x: Tensor, grid: Grid, local_input: Tensor, queries: Tensor, mask: Tensor | None
+    ) -> tuple[Tensor, Tensor | None]:
         """Dense weights of chosen queries over all tokens, as in `AttentionRows`; zero outside of the query's window."""
         mixed, local = [], []
-        for group in self._head_groups(mixer, x, grid):
+        for group in self._head_groups(mixer, x, grid, mask):
             with without_autocast(x.device):
-                weights = mixer.window_weights(to_fp32(group.q), to_fp32(group.k), group.cuts, **group.options)
+                weights = mixer.window_weights(to_fp32(group.q), to_fp32(group.k), group.cuts, group.mask, **group.options)
             mixed.append(rows_from_windows(weights, group.cuts, queries))
             if parts := mixer.local_parts():
-                x_mean, everything = self._means(local_input, group.cuts), torch.arange(prod(group.cuts.size), device=x.device)
+                x_mean, everything = self._means(local_input, group), torch.arange(prod(group.cuts.size), device=x.device)
                 inside = local_rows(parts, x_mean, group.cuts.size, 0, everything)
                 local.append(rows_from_windows(inside[:, group.channels], group.cuts, queries))
-        return torch.cat(mixed, 1), torch.cat(local, 1) if local else None
+        rows = [torch.cat(mixed, 1), *([torch.cat(local, 1)] if local else [])]
+        rows = rows if mask is None else [weights.masked_fill(~mask[:, None, None, :], 0) for weights in rows]
+        return rows[0], rows[1] if local else None
 
-    def _head_groups(self, mixer: "Mixer", x: Tensor, grid: Grid) -> Iterator[HeadGroup]:
-        """For each window the heads that attend in it, projected and cut."""
-        q, (keys, values) = mixer.q(x), mixer.kv(x).chunk(2, dim=-1)
+    def _head_groups(self, mixer: "Mixer", x: Tensor, grid: Grid, mask: Tensor | None) -> Iterator[HeadGroup]:
+        """For each window the heads that attend in it, projected and cut. x is zero where masked."""
+        q, (keys, values) = mixer.q(x), zero_masked(mixer.kv(x), mask).chunk(2, dim=-1)
         share = mixer.dim // len(self.windows)
         for number, window in enumerate(self.windows):
             cuts, channels = cut(grid, window), slice(number * share, (number + 1) * share)
             q_here, k_here, v_here = (
                 mixer.split_heads(to_windows(tokens[..., channels], cuts)) for tokens in (q, keys, values)
             )
+            valid = None if mask is None else to_windows(mask.unsqueeze(-1), cuts).squeeze(-1)
             q_here, k_here = mixer.q_norm(q_here), mixer.k_norm(k_here)
             rotation = self._rotation(mixer, cuts, number, x)
             if rotation is not None and not rotation.after_kernel:
                 q_here, k_here = rotation(q_here, k_here)
-            yield HeadGroup(cuts, channels, q_here, k_here, v_here, rotation.formula_options() if rotation else {})
+            yield HeadGroup(cuts, channels, q_here, k_here, v_here, valid, rotation.formula_options() if rotation else {})
 
     def _rotation(self, mixer: "Mixer", cuts: Cuts, number: int, x: Tensor) -> Rotation | None:
         """The rotation inside a window, of the heads that attend in it; None without rotary positions."""
@@ -91,10 +99,11 @@ class Windowed:
         table = rotation.keys.chunk(len(self.windows))[number]
         return replace(rotation, queries=table, keys=table)
 
-    def _means(self, tokens: Tensor, cuts: Cuts) -> Tensor:
-        """The mean of each window, (B * count, C)."""
-        windows = to_windows(tokens, cuts)
-        return mean_valid(windows, valid_tokens(cuts, windows)).to(tokens.dtype)
+    def _means(self, tokens: Tensor, group: HeadGroup) -> Tensor:
+        """The mean of the valid tokens of each window, (B * count, C)."""
+        windows = to_windows(tokens, group.cuts)
+        mask = valid_tokens(group.cuts, windows) if group.mask is None else group.mask
+        return mean_valid(windows, mask).to(tokens.dtype)
 
 
 def check_windows(windows: Sequence[Window], num_heads: int) -> None:

@@ -4,7 +4,7 @@ Images are (B, in_chans, H, W) of any height and width.
 """
 
 from collections.abc import Sequence
-from math import ceil
+from math import ceil, prod
 from typing import Any
 
 import torch
@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from ..layers.kernel import ReluAffine
 from ..layers.softmax import PositionBias
 from ..ops.checks import Grid, check_matches, check_name, check_tensor
+from ..ops.masks import check_image_mask, pool_valid, reduce_mask, zero_invalid
 from .adapt_weights import adapt_state_dict
 from .stage import ConvEmbed, PositionEmbedding, Stage
 
@@ -106,29 +107,61 @@ class Backbone(nn.Module):
 
     # Forward passes
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Images (B, in_chans, H, W) -> logits (B, num_classes), or pooled features if there is no classifier."""
-        return self.forward_head(self.forward_features(x))
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Images (B, in_chans, H, W) -> logits (B, num_classes), or pooled features if there is no classifier.
 
-    def forward_features(self, x: Tensor) -> Tensor:
-        """(B, C, H', W') after the last stage and its norm; with a class token, tokens (B, 1 + H' * W', C)."""
+        `mask`, (B, H, W), is True where a pixel is valid, for images with a background or without data in places. Masked pixels
+        have no influence: they are zero on entry, and tokens without a valid pixel are left out of every sum, softmax and mean.
+        """
+        return self.forward_head(self.forward_features(x, mask), mask=mask)
+
+    def forward_features(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        """(B, C, H', W') after the last stage and its norm; with a class token, tokens (B, 1 + H' * W', C).
+
+        With a mask of the pixels, tokens without a valid one are zero.
+        """
         self.check_images(x)
-        return self._norm(self.stages(x))
+        if mask is None:
+            return self._norm(self.stages(x))
+        x = _masked(x, mask)
+        for stage in self._stages():
+            mask = reduce_mask(mask, stage.embed.stride)
+            x = stage(x, mask)
+        return self._masked_norm(x, mask)
 
     def _norm(self, x: Tensor) -> Tensor:
         """Over channels, of a map (B, C, H, W) or of tokens (B, N, C)."""
         normed: Tensor = self.norm(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2) if x.ndim == 4 else self.norm(x)
         return normed
 
-    def forward_head(self, x: Tensor, pre_logits: bool = False) -> Tensor:
-        """From the output of `forward_features` to logits; with `pre_logits`, to the input of the classifier."""
+    def _masked_norm(self, x: Tensor, mask: Tensor | None) -> Tensor:
+        """`_norm`, with zeros where the mask of the tokens, (B, H', W'), is False."""
+        return self._norm(x) if mask is None else zero_invalid(self._norm(x), mask)
+
+    def forward_head(self, x: Tensor, pre_logits: bool = False, mask: Tensor | None = None) -> Tensor:
+        """From the output of `forward_features` to logits; with `pre_logits`, to the input of the classifier.
+
+        A mask, of the image's pixels or of its last map's tokens, leaves tokens out of the pooling.
+        """
         tokens = x.flatten(2).mT if x.ndim == 4 else x
-        pooled = global_pool_nlc(tokens, pool_type=self.global_pool, num_prefix_tokens=self.num_prefix_tokens)
+        if mask is None or self.global_pool in ("token", ""):
+            pooled = global_pool_nlc(tokens, pool_type=self.global_pool, num_prefix_tokens=self.num_prefix_tokens)
+        else:
+            tokens = tokens[:, self.num_prefix_tokens :]
+            pooled = pool_valid(tokens, self._token_mask(mask, tokens.shape[1]), self.global_pool)
         if not self.global_pool and x.ndim == 4:
             pooled = x.permute(0, 2, 3, 1) if self.num_classes and not pre_logits else x
         pooled = self.head_drop(pooled)
         out: Tensor = pooled if pre_logits else self.head(pooled)
         return out
+
+    def _token_mask(self, mask: Tensor, tokens: int) -> Tensor:
+        """(B, tokens) of the last map, from its own mask or from that of the pixels."""
+        stride = prod(stage.embed.stride for stage in self._stages())
+        reduced = mask if mask[0].numel() == tokens else reduce_mask(mask, stride)
+        if reduced[0].numel() != tokens:
+            raise ValueError(f"mask {tuple(mask.shape)} fits neither the image nor the {tokens} tokens of its last map")
+        return reduced.flatten(1)
 
     def forward_intermediates(
         self,
@@ -139,6 +172,7 @@ class Backbone(nn.Module):
         stop_early: bool = False,
         output_fmt: str = "NCHW",
         intermediates_only: bool = False,
+        mask: Tensor | None = None,
     ) -> Any:
         """Final features and intermediate ones.
 
@@ -150,26 +184,29 @@ class Backbone(nn.Module):
             stop_early: stop after the last one that is returned.
             output_fmt: "NCHW", "NHWC" or "NLC".
             intermediates_only: leave the features after the last stage out.
+            mask: (B, H, W), True where a pixel is valid, see `forward`.
 
         Returns:
             (output of `forward_features`, or the last features if stopped early; list of maps), or the list alone.
         """
         check_name("output_fmt", str(Format(output_fmt).value), ("NCHW", "NHWC", "NLC"))
         self.check_images(x)
+        x = x if mask is None else _masked(x, mask)
         taps = [self._taps()[index] for index in self._take(indices)]
         final = (len(self.stages) - 1, self.depths()[-1] - 1)
         end = max(taps) if stop_early else final
         maps_by_tap: dict[tuple[int, int], Any] = {}
         for number, stage in enumerate(self._stages()[: end[0] + 1]):
             here = sorted({block for at, block in taps if at == number})
-            tokens, grid, taken = stage.collect(x, here, stop=end[1] + 1 if number == end[0] else None)
+            mask = None if mask is None else reduce_mask(mask, stage.embed.stride)
+            tokens, grid, taken = stage.collect(x, here, end[1] + 1 if number == end[0] else None, mask)
             for block, features in zip(here, taken, strict=True):
-                features = self.norm(features) if norm and number == final[0] else features
+                features = self._masked_norm(features, mask) if norm and number == final[0] else features
                 split = _format(features, grid, stage.num_prefix_tokens, Format(output_fmt))
                 maps_by_tap[number, block] = split if return_prefix_tokens else split[0]
             x = tokens if stage.num_prefix_tokens else tokens.unflatten(1, grid).permute(0, 3, 1, 2)
         maps = [maps_by_tap[tap] for tap in taps]
-        return maps if intermediates_only else (self._norm(x) if end == final else x, maps)
+        return maps if intermediates_only else (self._masked_norm(x, mask) if end == final else x, maps)
 
     def get_intermediate_layers(
         self,
@@ -310,6 +347,12 @@ class Backbone(nn.Module):
                 (r"^norm", (99999,)),
             ],
         }
+
+
+def _masked(images: Tensor, mask: Tensor) -> Tensor:
+    """Images (B, C, H, W), zero where the mask is False: not even a NaN gets from there into outputs or gradients."""
+    check_image_mask(mask, images)
+    return images.masked_fill(~mask.unsqueeze(1), 0)
 
 
 def _format(tokens: Tensor, grid: Grid, prefix: int, output_fmt: Format) -> tuple[Tensor, Tensor]:

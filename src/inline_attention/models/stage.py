@@ -5,7 +5,7 @@ not divide is padded with zeros to the right and below: H' = ceil(H / stride), a
 """
 
 from collections.abc import Collection, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -15,7 +15,9 @@ from torch import Tensor, nn
 
 from ..layers import Block
 from ..ops.checks import Grid
+from ..ops.masks import with_prefix
 from ..ops.shifted_windows import known, missing, pad_image, pad_map
+from ..ops.sums import zero_masked
 
 
 class Stage(nn.Module):
@@ -40,25 +42,30 @@ class Stage(nn.Module):
         self.num_prefix_tokens = 0 if positions is None else positions.num_prefix_tokens
         self.grad_checkpointing = False
 
-    def forward(self, x: Tensor) -> Tensor:
-        """The map, or the tokens, after all blocks."""
-        tokens, grid, _ = self.collect(x)
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        """The map, or the tokens, after all blocks. Arguments as for `collect`."""
+        tokens, grid, _ = self.collect(x, mask=mask)
         return tokens if self.num_prefix_tokens else tokens.unflatten(1, grid).permute(0, 3, 1, 2)
 
-    def collect(self, x: Tensor, take: Collection[int] = (), stop: int | None = None) -> tuple[Tensor, Grid, list[Tensor]]:
-        """Tokens after all blocks, or the first `stop`; their grid; and tokens after each block whose number is in `take`."""
+    def collect(
+        self, x: Tensor, take: Collection[int] = (), stop: int | None = None, mask: Tensor | None = None
+    ) -> tuple[Tensor, Grid, list[Tensor]]:
+        """Tokens after all blocks, or the first `stop`; their grid; and tokens after each block whose number is in `take`.
+
+        `mask` is that of the stage's own tokens, (B, H', W'), True where valid; x is zero where it is masked. Masked tokens are
+        zero in what comes out.
+        """
         x = self.embed(x)
         grid = (x.shape[1], x.shape[2])
         x = x.flatten(1, 2) if self.positions is None else self.positions(x)
+        valid = None if mask is None else with_prefix(mask, self.num_prefix_tokens)
+        where: dict[str, Any] = {"num_prefix_tokens": self.num_prefix_tokens, "mask": valid}
         taken = []
         for number, block in enumerate(self.blocks[:stop]):
-            if self.grad_checkpointing:
-                x = checkpoint(block, x, grid, num_prefix_tokens=self.num_prefix_tokens)
-            else:
-                x = block(x, grid, num_prefix_tokens=self.num_prefix_tokens)
+            x = checkpoint(block, x, grid, **where) if self.grad_checkpointing else block(x, grid, **where)
             if number in take:
-                taken.append(x)
-        return x, grid, taken
+                taken.append(zero_masked(x, valid))
+        return zero_masked(x, valid), grid, taken
 
 
 class ConvEmbed(nn.Module):

@@ -22,6 +22,13 @@ def sum_over(tensor: Tensor, group: dist.ProcessGroup | None) -> Tensor:
     return summed
 
 
+def max_over(tensor: Tensor, group: dist.ProcessGroup | None) -> Tensor:
+    """The maximum over the processes of a group, all if None. No gradient flows through it."""
+    largest = tensor.detach().clone(memory_format=torch.contiguous_format)
+    dist.all_reduce(largest, op=dist.ReduceOp.MAX, group=group)
+    return largest
+
+
 def reduce_together(tensors: Sequence[Tensor], group: dist.ProcessGroup | None) -> list[Tensor]:
     """Each tensor summed over the processes of a group, all of them in one message."""
     if not (dist.is_available() and dist.is_initialized()):

@@ -17,7 +17,22 @@ def linear_attention(
     q and k are given after the feature map. Means stand for sums, so that nothing grows with the number of tokens. `rotation`
     rotates q and k in the numerator only.
     """
-    count = count_valid(k, mask)[:, None, None, None].clamp(min=1)
     k, v = zero_masked(k, mask), zero_masked(v, mask)
     rotated_q, rotated_k = (q, k) if rotation is None else rotation(q, k)
-    return (rotated_q @ (rotated_k.mT @ v / count)) / (q @ (k.sum(-2, keepdim=True).mT / count) + eps)
+    return read_linear(q, rotated_q, count_valid(k, mask), *linear_sums(k, rotated_k, v), eps=eps)
+
+
+def linear_sums(k: Tensor, rotated_k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    """sum_j phi(k_j), (B, heads, d), and sum_j phi(k_j) v_j^T, (B, heads, d, e), of keys and values that are zero where masked.
+
+    `rotated_k` is k where nothing is rotated.
+    """
+    return k.sum(-2), rotated_k.mT @ v
+
+
+def read_linear(
+    q: Tensor, rotated_q: Tensor, count: Tensor, key_sum: Tensor, outer_sum: Tensor, *, eps: float = 1e-6
+) -> Tensor:
+    """What queries (B, heads, M, d) read from the sums over `count`, (B,), keys: (B, heads, M, e)."""
+    count = count[:, None, None, None].clamp(min=1)
+    return (rotated_q @ (outer_sum / count)) / (q @ (key_sum.unsqueeze(-1) / count) + eps)
