@@ -187,7 +187,7 @@ def test_what_cannot_be_done_is_refused_in_one_line():
     image = torch.randn(3, 64, 64)
     with pytest.raises(ValueError, match=r"^stream_segment works in evaluation mode: call segmenter.eval\(\) first$"):
         stream_segment(segmenter("upernet"), image)
-    with pytest.raises(ValueError, match=r"^streaming needs one of this package's models in the segmenter, got ResNet$"):
+    with pytest.raises(ValueError, match=r"^one of this package's models is needed, such as inline_pvt_tiny, got ResNet$"):
         stream_segment(segmenter("upernet", backbone="resnet10t").eval(), image)
 
 

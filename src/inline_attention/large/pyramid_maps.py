@@ -2,14 +2,12 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from ..dense.pyramid import STRIDES, Pyramid, fitting_sizes
-from ..models.backbone import Backbone
 from .image_reader import RowReader
 from .resize_rows import Resize, resized
 from .row_maps import kept, rows_of
@@ -58,16 +56,13 @@ def _features(
     progress: Callable[[int, int], None] | None,
 ) -> list[Tensor]:
     """The maps that the pyramid chooses, (1, C, h, w), at the strides that the model has."""
-    backbone: Any = pyramid.bare()
-    if not isinstance(backbone, Backbone):
-        raise ValueError(f"streaming needs one of this package's models in the segmenter, got {type(backbone).__name__}")
+    backbone, indices, _ = pyramid.taps()
     pool, backbone.global_pool = backbone.global_pool, "avg"
     try:
         maps = stream(backbone, image, tokens=tokens, folder=folder, progress=progress).maps
     finally:
         backbone.global_pool = pool
-    taps: Any = pyramid.body
-    return [[maps[index] for index in taps.out_indices][number] for number in pyramid.chosen]
+    return [maps[index] for index in indices]
 
 
 def on_device(source: RowReader, like: Tensor) -> RowReader:
