@@ -204,14 +204,21 @@ def test_outputs_that_are_not_finite_are_an_error():
         stream(model, torch.randn(3, 32, 32), tokens=20)
 
 
-def test_unsuitable_models_are_refused():
+def test_unsuitable_models_are_refused(monkeypatch):
+    """Maps that a block takes at once may have 16,384 tokens; here 1,023, one less than they have."""
     image = torch.zeros(3, 64, 64)
+    monkeypatch.setattr("inline_attention.large.stages.WHOLE_MAP", 1023)
     with pytest.raises(
-        ValueError, match=r"all InLine over the whole map.*stages.3.blocks.0 of this one is SoftmaxAttention in win"
+        ValueError,
+        match=r"stages.0.blocks.0 is SoftmaxAttention over the whole map, here of 1,024 tokens, and can have 1,023:",
     ):
-        stream(made("inline_swin_nano"), image)
-    with pytest.raises(ValueError, match=r"stages.0.blocks.0 of this one is AngularAttention"):
+        stream(made("inline_deit_nano", mixer="softmax"), image)
+    with pytest.raises(ValueError, match=r"SoftmaxAttention over the whole map with reduced keys, here of 1,024 tokens"):
+        stream(made("inline_pvt_nano", mixer="softmax"), image)
+    with pytest.raises(ValueError, match=r"AngularAttention over the whole map, here of 1,024 tokens"):
         stream(made("inline_deit_nano", mixer="angular"), image)
+    with pytest.raises(ValueError, match=r"EnhancedAttention in windows, here of 1,024 tokens"):
+        stream(made("inline_swin_nano", mixer="enhanced", inline_window=4), image)
     with pytest.raises(ValueError, match="one of this package's models, such as inline_deit_tiny, got Linear"):
         stream(torch.nn.Linear(3, 3), image)
     with pytest.raises(ValueError, match=r"call model.eval"):

@@ -22,6 +22,8 @@ BACKBONES = {
     "pvt": ("inline_pvt_nano", {}),
     "swin": ("inline_swin_nano", {"inline_depths": (1, 1, 2, 1)}),
     "cswin": ("inline_cswin_nano", {"inline_depths": (1, 1, 2, 1), "patch_size": 4}),
+    "windows": ("inline_swin_nano", {}),
+    "deit": ("inline_deit_nano", {"patch_size": 8}),
 }
 
 
@@ -51,6 +53,8 @@ def labels_of(streamed):
         ("pvt", (33, 161), 10**6),
         ("swin", (70, 45), 40),
         ("cswin", (45, 70), 50),
+        ("windows", (45, 70), 60),
+        ("deit", (70, 45), 20),
     ],
 )
 def test_bands_give_what_the_whole_gives(head, backbone, size, tokens):
@@ -242,3 +246,51 @@ def test_another_decoder_is_refused_before_any_work(head, change, message):
     model.double().eval()
     with pytest.raises(ValueError, match=f"^{re.escape(message)}"):
         check_decoder(model, None)
+
+
+def mask_of(height, width):
+    """A background to the right and below, and a few invalid pixels inside."""
+    mask = torch.ones(height, width, dtype=torch.bool)
+    mask[40:] = False
+    mask[:, width - 8 :] = False
+    mask[5:9, 3:20] = False
+    return mask
+
+
+@pytest.mark.parametrize("head", SEGMENTERS)
+@pytest.mark.parametrize("backbone", ["pvt", "windows", "deit"])
+def test_masked_pixels_have_no_influence_and_no_label(head, backbone):
+    size = (90, 70)
+    model, image, mask = made(head, backbone, size=size), torch.randn(1, 3, *size, dtype=torch.float64), mask_of(*size)
+    with torch.no_grad():
+        expected = model(image, mask[None])[0]
+    image[..., ~mask] = torch.nan
+    streamed = stream_segment(model, image, mask=mask, tokens=50)
+    torch.testing.assert_close(logits_of(streamed), expected, rtol=1e-10, atol=1e-10)
+    labels = torch.from_numpy(labels_of(streamed)).long()
+    assert (labels[~mask] == 255).all()
+    assert (labels[mask] == expected.argmax(0)[mask]).all()
+    probabilities = torch.from_numpy(np.concatenate([rows.probabilities for rows in streamed.probabilities()]))
+    assert probabilities[~mask].isnan().all()
+    torch.testing.assert_close(probabilities[mask], expected.softmax(0)[:, mask].T.float())
+
+
+def test_a_mask_that_is_true_everywhere_changes_nothing():
+    model, image = made("upernet"), torch.randn(1, 3, 45, 70, dtype=torch.float64)
+    mask = torch.ones(1, 45, 70, dtype=torch.bool)
+    with torch.no_grad():
+        expected = model(image)
+        torch.testing.assert_close(model(image, mask), expected, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(logits_of(stream_segment(model, image, mask=mask[0])), expected[0], rtol=1e-9, atol=1e-9)
+
+
+def test_bands_without_a_valid_pixel_are_not_computed(monkeypatch):
+    model, mask = made("upernet", size=(320, 32)), torch.zeros(320, 32, dtype=torch.bool)
+    mask[96:128] = True
+    streamed = stream_segment(model, torch.randn(3, 320, 32, dtype=torch.float64), mask=mask, tokens=24)
+    computed, convolve = Counter(), row_maps.convolve_rows
+    monkeypatch.setattr(
+        row_maps, "convolve_rows", lambda conv, rows: (computed.update({conv: rows.shape[2]}), convolve(conv, rows))[1]
+    )
+    assert (labels_of(streamed) == 255).all(1).sum() == 320 - 32
+    assert computed[model.head] < 20, "of 80 rows, 8 and their neighbours"

@@ -114,7 +114,7 @@ class Predict:
 
         from ..data.transforms import normalisation
         from ..large.image_reader import open_image
-        from ..large.stages import all_linear
+        from ..large.stages import ways_through
         from ..large.stream import stream
         from ..lite.text import printable
         from ..training.load_trained import top_of_logits
@@ -123,7 +123,7 @@ class Predict:
 
         data = trained.data
         mean, std = normalisation(data)
-        all_linear(trained.model, "--stream")
+        ways_through(trained.model, "--stream")
         for name in self.images:
             if not Path(name).is_file():
                 raise ValueError(f"--stream takes files, images or .npy arrays, got {name}")

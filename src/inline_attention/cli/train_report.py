@@ -27,7 +27,7 @@ LOG_SECONDS = 10.0
 LARGE_SIDE, SEEN_IMAGES = 512, 5
 """Pixels above which images are large, and how many of them are read to find out."""
 STREAMING_MODELS = ("inline_pvt_nano", "inline_deit_nano")
-"""Small models whose blocks are all InLine, which `stream` takes."""
+"""Small models whose blocks are all InLine, which `stream` takes at any size."""
 
 
 class TrainingReport:
@@ -177,7 +177,7 @@ def print_result(outcome: "TrainingResult", task: "Task", written: list[Path]) -
 
 def _streaming(outcome: "TrainingResult", size: tuple[int, int]) -> str:
     """How large images can be classified at their own size; nothing for images of up to 512 pixels a side."""
-    from ..large.stages import all_linear
+    from ..large.stages import ways_through
     from ..training.chosen_recipe import typical_side
     from ..training.load_trained import load_trained
 
@@ -187,7 +187,7 @@ def _streaming(outcome: "TrainingResult", size: tuple[int, int]) -> str:
     trained = load_trained(str(outcome.folder))
     seen = f"Your images have about {side:,} pixels on their shorter side, and the model sees them at {size[0]} x {size[1]}."
     try:
-        all_linear(trained.model, "--stream")
+        ways_through(trained.model, "--stream", (side, side))
     except ValueError:
         can = " or ".join(STREAMING_MODELS)
         return f"{seen} {trained.name} cannot take them at their own size: --model.name {can} can, by inline predict --stream"

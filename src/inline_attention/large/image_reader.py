@@ -21,6 +21,8 @@ class RowReader(NamedTuple):
     width: int
     read: Callable[[int, int], Tensor]
     """(start, stop) -> (1, C, stop - start, W): these rows."""
+    valid: Callable[[int, int], Tensor] | None = None
+    """(start, stop) -> (rows, W) bool, False where a pixel is no data; None where all are valid."""
 
 
 def open_image(image: Any, *, channels: int = 3, mean: Sequence[float] = (0.0,), std: Sequence[float] = (1.0,)) -> RowReader:

@@ -10,19 +10,29 @@ from torch import Tensor
 from ..dense.pyramid import STRIDES, Pyramid, fitting_sizes
 from .image_reader import RowReader
 from .resize_rows import Resize, resized
-from .row_maps import kept, rows_of
-from .stream import stream
+from .row_maps import kept
+from .stream import stream_maps
 
 
 def padded(source: RowReader, multiple: int) -> RowReader:
-    """The image with zeros to the right and below, up to multiples of this many pixels."""
+    """The image with zeros to the right and below, up to multiples of this many pixels.
+
+    They are valid where the nearest pixel of the image is, as for `Segmenter`.
+    """
     height, width = (side + -side % multiple for side in (source.height, source.width))
 
     def read(start: int, stop: int) -> Tensor:
         rows = source.read(min(start, source.height), min(stop, source.height))
         return F.pad(rows, (0, width - source.width, 0, stop - start - rows.shape[2]))
 
-    return RowReader(height, width, read)
+    def read_valid(start: int, stop: int) -> Tensor:
+        assert source.valid is not None
+        last = source.height - 1
+        rows = source.valid(min(start, last), min(stop, source.height))
+        rows = rows[torch.arange(stop - start).clamp(max=len(rows) - 1)]
+        return rows[:, torch.arange(width).clamp(max=source.width - 1)]
+
+    return RowReader(height, width, read, None if source.valid is None else read_valid)
 
 
 def stream_pyramid(
@@ -37,32 +47,17 @@ def stream_pyramid(
 
     Args:
         pyramid: of a model that `stream` takes.
-        image: normalised, with sides that are multiples of 32.
+        image: normalised, with sides that are multiples of 32, zero where it is not valid.
         tokens, folder, progress: as for `stream`.
     """
     like = next(pyramid.parameters())
-    features = [on_device(rows_of(level), like) for level in _features(pyramid, image, tokens, folder, progress)]
+    backbone, indices, norm = pyramid.taps()
+    features = stream_maps(backbone, image, indices=indices, norm=norm, tokens=tokens, folder=folder, progress=progress)
+    features = [on_device(level, like) for level in features]
     return [
         fitted(level, reduction, stride, (image.height // stride, image.width // stride), like.dtype)
         for level, reduction, stride in zip(features, pyramid.reductions, STRIDES, strict=True)
     ]
-
-
-def _features(
-    pyramid: Pyramid,
-    image: RowReader,
-    tokens: int,
-    folder: str | Path | None,
-    progress: Callable[[int, int], None] | None,
-) -> list[Tensor]:
-    """The maps that the pyramid chooses, (1, C, h, w), at the strides that the model has."""
-    backbone, indices, _ = pyramid.taps()
-    pool, backbone.global_pool = backbone.global_pool, "avg"
-    try:
-        maps = stream(backbone, image, tokens=tokens, folder=folder, progress=progress).maps
-    finally:
-        backbone.global_pool = pool
-    return [maps[index] for index in indices]
 
 
 def on_device(source: RowReader, like: Tensor) -> RowReader:

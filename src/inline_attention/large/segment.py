@@ -18,12 +18,13 @@ from ..dense.segmenter import COARSEST_STRIDE, Segmenter
 from ..layers.bands import split_rows
 from ..lite.label_drawing import IGNORED
 from .decoder_rows import check_decoder, coarse_logit_rows, file_shapes, swept_sizes
-from .image_reader import RowReader, image_for
+from .image_reader import RowReader
 from .pyramid_maps import padded, stream_pyramid
 from .resize_rows import Resize, resize_rows, rows_needed
 from .row_maps import kept
 from .sweep import Sweeps
 from .tensor_file import make_tensor_files
+from .valid_rows import masked_reader
 
 STRIDE = 4
 """Of the decoders' output."""
@@ -49,8 +50,17 @@ class LogitRows(NamedTuple):
     """(classes, stop - start, W)."""
 
 
+class ProbabilityRows(NamedTuple):
+    """The probabilities of the classes of some rows of pixels."""
+
+    start: int
+    stop: int
+    probabilities: NDArray[np.float32]
+    """(stop - start, W, classes), NaN for pixels that are not valid."""
+
+
 class StreamedSegmentation:
-    """The result of `stream_segment`. Each call of `labels` or `logits` is a sweep over the image.
+    """The result of `stream_segment`. Each call of `labels`, `logits` or `probabilities` is a sweep over the image.
 
     Attributes:
         height, width: of the image.
@@ -59,20 +69,28 @@ class StreamedSegmentation:
         ignored: the label of pixels that are not valid: 255, or 65,535 in uint16.
     """
 
-    def __init__(self, coarse: RowReader, classes: int, size: tuple[int, int], sweeps: Sweeps) -> None:
-        self.height, self.width = size
-        self.classes = classes
+    def __init__(self, coarse: RowReader, classes: int, image: RowReader, sweeps: Sweeps) -> None:
+        self.height, self.width, self.classes = image.height, image.width, classes
         self.dtype = np.dtype(np.uint8 if classes <= IGNORED else np.uint16)
         self.ignored = IGNORED if classes <= IGNORED else IGNORED_16
-        self._coarse, self._sweeps = kept(coarse), sweeps
+        self._coarse, self._sweeps, self._valid = kept(coarse), sweeps, image.valid
 
     @torch.no_grad()
     def labels(self) -> Iterator[LabelRows]:
-        """The most probable class of each pixel, by rows, each row once, from the top down."""
+        """The most probable class of each pixel, by rows, each row once, from the top down.
+
+        Bands without a valid pixel are not computed.
+        """
         for start, stop in self._pixel_rows():
+            invalid = self._invalid(start, stop)
+            if invalid is not None and invalid.all():
+                yield LabelRows(start, stop, np.full(invalid.shape, self.ignored, self.dtype))
+                continue
             coarse, upsample = self._upsampling(start, stop)
-            labels = argmax_labels(coarse, upsample).labels
-            yield LabelRows(start, stop, labels.cpu().numpy().astype(self.dtype))
+            labels = argmax_labels(coarse, upsample).labels.cpu().numpy().astype(self.dtype)
+            if invalid is not None:
+                labels[invalid] = self.ignored
+            yield LabelRows(start, stop, labels)
 
     @torch.no_grad()
     def logits(self) -> Iterator[LogitRows]:
@@ -80,6 +98,19 @@ class StreamedSegmentation:
         for start, stop in self._pixel_rows():
             coarse, upsample = self._upsampling(start, stop)
             yield LogitRows(start, stop, upsample(coarse))
+
+    def probabilities(self) -> Iterator[ProbabilityRows]:
+        """The softmax of the logits of each pixel, by rows, each row once, from the top down."""
+        for start, stop, logits in self.logits():
+            values = logits.permute(1, 2, 0).float().softmax(2).cpu().numpy()
+            invalid = self._invalid(start, stop)
+            if invalid is not None:
+                values[invalid] = np.nan
+            yield ProbabilityRows(start, stop, values)
+
+    def _invalid(self, start: int, stop: int) -> NDArray[np.bool_] | None:
+        """Which pixels of these rows are not valid; None if no mask says so."""
+        return None if self._valid is None else ~self._valid(start, stop).cpu().numpy()
 
     def _pixel_rows(self) -> Iterator[tuple[int, int]]:
         """The bands, in rows of pixels."""
@@ -105,6 +136,7 @@ def stream_segment(
     segmenter: Segmenter,
     image: Any,
     *,
+    mask: Any = None,
     tokens: int = 8192,
     folder: str | Path | None = None,
     progress: Callable[[int, int], None] | None = None,
@@ -116,7 +148,8 @@ def stream_segment(
 
     Args:
         segmenter: with a backbone that `stream` takes, in evaluation mode.
-        image: as for `stream`.
+        image, mask: as for `stream`. The labels of pixels that are not valid are `ignored`. Tokens without a valid pixel reach
+            the decoder as zeros, and count in its means and variances: as in `Segmenter.forward` with the mask.
         tokens: how many to hold in memory at once, at least a row of the finest map.
         folder: for temporary files: those of `stream`, and for SemanticFPN about 0.24 bytes x its width for each pixel in fp32.
         progress: called with (done, total) after each band, those of the first sweep over the result included.
@@ -126,7 +159,7 @@ def stream_segment(
     """
     if segmenter.training:
         raise ValueError("stream_segment works in evaluation mode: call segmenter.eval() first")
-    source = image_for(segmenter.backbone.bare(), image)
+    source = masked_reader(segmenter.backbone.bare(), image, mask)
     whole = padded(source, COARSEST_STRIDE)
     check_decoder(segmenter, folder)
     size = whole.height // STRIDE, whole.width // STRIDE
@@ -135,7 +168,7 @@ def stream_segment(
     maps = stream_pyramid(segmenter.backbone, whole, tokens=tokens, folder=folder, progress=counter.of_backbone)
     sweeps = Sweeps(tokens, files, counter.add)
     coarse = coarse_logit_rows(segmenter, maps, sweeps)
-    return StreamedSegmentation(coarse, segmenter.head.out_channels, (source.height, source.width), sweeps)
+    return StreamedSegmentation(coarse, segmenter.head.out_channels, source, sweeps)
 
 
 class _Progress:

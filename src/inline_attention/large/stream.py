@@ -1,30 +1,26 @@
-"""`stream`: an image larger than memory, one band of rows at a time, with the same features as the usual forward pass.
+"""`stream`: an image larger than memory, one part at a time, with the same features as the usual forward pass.
 
-Tokens are in a file. A block goes over it once: for each band it reads the rows and their neighbours, responds from the summary
-of all tokens, writes the rows back in place, and adds them to the summary that the next block needs. So each token is read and
-written once per block, and memory holds one band. docs/math.md shows why it is exact.
+Tokens are in files, and memory holds one part. `streamed_stage.py` takes a stage through its blocks; docs/math.md shows why it
+is exact.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..layers import Block
-from ..layers.bands import Limits, Place, bands_of, respond_in_bands, split_rows, summarize_in_bands
-from ..layers.summary import Summary
-from ..models.backbone import grid_of
+from ..layers.bands import split_rows
+from ..models.backbone import Backbone
 from ..models.finite import check_outputs
-from ..models.stage import Stage
-from ..ops.checks import Grid, is_whole
-from .image_reader import RowReader, image_for
-from .stages import all_linear, blocks_of, embed_rows, rows_needed, stages_of
+from ..ops.checks import is_whole
+from .image_reader import RowReader
+from .progress import ProgressCounter
+from .stages import blocks_of, check_model, grids_of, stages_of, ways_through
+from .streamed_stage import StageFiles, StreamedStage
 from .tensor_file import TensorFile, make_tensor_files
+from .valid_rows import masked_reader
 
 
 class Streamed(NamedTuple):
@@ -35,7 +31,8 @@ class Streamed(NamedTuple):
     features: Tensor
     """As from `model.forward_features(image)`."""
     maps: list[Tensor]
-    """(1, C, H, W) after each stage, the last with the model's last norm: `forward_intermediates(image, norm=True)`."""
+    """(1, C, H, W) after each stage, the last with the model's last norm; or those of `indices`, as from
+    `model.forward_intermediates(image, indices, norm=norm)`."""
 
 
 @torch.no_grad()
@@ -43,147 +40,163 @@ def stream(
     model: nn.Module,
     image: Any,
     *,
+    mask: Any = None,
+    indices: int | Sequence[int] | None = None,
+    norm: bool = True,
     tokens: int = 8192,
     folder: str | Path | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Streamed:
-    """Take one image of any size through a model whose blocks are all InLine over the whole map.
+    """Take one image of any size through a model, part by part.
 
-    Forward hooks of blocks and of modules in them are not called: they would see bands.
+    A block may be linear over the whole map, or have any attention in windows. One with softmax over the whole map, and others
+    that cannot take a part of a map, are computed at once, up to 16,384 tokens, and refused above. Forward hooks of blocks and
+    of modules in them see parts of the image, or are not called.
 
     Args:
-        model: `inline_deit_*`, `inline_pvt_*`, or another of this package's with no softmax blocks, in evaluation mode.
+        model: one of this package's, in evaluation mode.
         image: a normalised tensor, an array, memory-mapped or not, a pillow image, or a path, see `open_image`; all but tensors
             are normalised by the mean and standard deviation of the model's `pretrained_cfg`.
-        tokens: how many to hold in memory at once, at least a row of them.
+        mask: which pixels are valid: a boolean array or tensor (H, W), or a function of (start, stop) that returns these rows
+            of one. None for those that the image's reader has data for. See `Backbone.forward`; bands without a valid token are
+            not even read, and are zero in the maps.
+        indices: the maps to return, as for `forward_intermediates`: the last n of `feature_info`, or these. None for those
+            after each stage.
+        norm: apply the model's last norm to the maps of the last stage.
+        tokens: how many to hold in memory at once; at least a row of them, or a row of windows.
         folder: where to put the files, which hold all tokens of all stages: about twice the first stage's height x width x
             channels x 4 bytes for a pyramid. None for the system's temporary folder; one in memory would gain nothing.
-        progress: called with (done, total) after each band of each block, as for `inline predict --stream`.
+        progress: called with (done, total) after each part of each block, as for `inline predict --stream`.
 
     Returns:
-        Logits, features and the maps of all stages, equal to those of the usual forward pass up to rounding.
+        Logits, features and maps, equal to those of the usual forward pass up to rounding.
     """
-    backbone = all_linear(model, "stream")
+    backbone = _checked(model, tokens)
+    if not backbone.global_pool:
+        raise ValueError("stream needs a global_pool, got ''")
+    plan = _Plan(backbone, masked_reader(backbone, image, mask), indices, norm)
+    stages = plan.run(tokens, folder, progress)
+    features = stages[-1].files.tokens.tensor.unsqueeze(0) if backbone.num_prefix_tokens else _as_map(stages[-1].rows)
+    pooled = backbone.forward_head(features, pre_logits=True, mask=stages[-1].mask).to(stages[-1].device)
+    logits = backbone.head(pooled)
+    check_outputs(logits, (), type(backbone).__name__)
+    return Streamed(logits, features, [_as_map(each) for each, _ in plan.maps])
+
+
+@torch.no_grad()
+def stream_maps(
+    model: nn.Module,
+    source: RowReader,
+    *,
+    indices: int | Sequence[int] | None = None,
+    norm: bool = True,
+    tokens: int = 8192,
+    folder: str | Path | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> list[RowReader]:
+    """The maps of `stream` alone, by rows, of a model that needs no pooling. What was read of a file before is freed.
+
+    Arguments as for `stream`; `source` has the mask, see `masked_reader`.
+    """
+    plan = _Plan(_checked(model, tokens), source, indices, norm)
+    plan.run(tokens, folder, progress)
+    return [_freeing_reader(rows, file) for rows, file in plan.maps]
+
+
+def _checked(model: nn.Module, tokens: int) -> Backbone:
+    backbone = check_model(model, "stream")
     if backbone.training:
         raise ValueError("stream works in evaluation mode: call model.eval() first")
     if not is_whole(tokens) or tokens < 1:
         raise ValueError(f"tokens must be at least 1, got {tokens}")
-    if not backbone.global_pool:
-        raise ValueError("stream needs a global_pool, got ''")
-    source = image_for(backbone, image)
-    backbone.check_size(source.height, source.width)
-    stages, grids, size = stages_of(backbone), [], (source.height, source.width)
-    for stage in stages:
-        size = grid_of(size, stage.embed.stride)
-        grids.append(size)
-    like = next(backbone.parameters())
-    shapes = [
-        (stage.num_prefix_tokens + grid[0] * grid[1], blocks_of(stage)[0].mixer.dim)
-        for stage, grid in zip(stages, grids, strict=True)
-    ]
-    files = make_tensor_files(shapes, like.dtype, folder)
-    limits = [split_rows(grid, tokens) for grid in grids]
-    total = sum((1 + len(stage.blocks)) * len(bands) for stage, bands in zip(stages, limits, strict=True))
-    counter = ProgressCounter(progress, total)
-    maps = []
-    for stage, grid, file, bands in zip(stages, grids, files, limits, strict=True):
-        norm = backbone.norm if stage is stages[-1] else nn.Identity()
-        StreamedStage(stage, grid, file, bands, like.device, norm, counter).run(_converted(source, like))
-        stage_map = file.tensor[stage.num_prefix_tokens :].view(*grid, -1)
-        maps.append(stage_map.permute(2, 0, 1).unsqueeze(0))
-        source = RowReader(grid[0], grid[1], _rows_of(stage_map))
-    features = files[-1].tensor.unsqueeze(0) if stages[-1].num_prefix_tokens else maps[-1]
-    pooled = backbone.forward_head(features, pre_logits=True).to(like.device)
-    logits = backbone.head(pooled)
-    check_outputs(logits, (), type(backbone).__name__)
-    return Streamed(logits, features, maps)
+    return backbone
 
 
-class ProgressCounter:
-    """Counts bands, and reports them."""
+class _Plan:
+    """Which blocks take the image how, which files they need, and which maps are returned."""
 
-    def __init__(self, report: Callable[[int, int], None] | None, total: int) -> None:
-        self.report, self.total, self.done = report, total, 0
+    def __init__(self, model: Backbone, source: RowReader, indices: int | Sequence[int] | None, norm: bool) -> None:
+        size = (source.height, source.width)
+        model.check_size(*size)
+        self.source = _converted(source, next(model.parameters()))
+        self.model, self.stages, self.masked = model, stages_of(model), source.valid is not None
+        self.ways, self.grids = ways_through(model, "stream", size), grids_of(model, size)
+        self.dims = [blocks_of(stage)[0].mixer.dim for stage in self.stages]
+        ends = [(number, len(stage.blocks) - 1) for number, stage in enumerate(self.stages)]
+        self.taps = ends if indices is None else model.taps(indices)
+        last = len(self.stages) - 1
+        plain = isinstance(model.norm, nn.Identity)
+        self.copied = [tap for tap in dict.fromkeys(self.taps) if tap not in ends or not (norm or plain or tap[0] < last)]
+        self.norm = norm
+        self.maps: list[tuple[Tensor, TensorFile]] = []
+        """(1, H, W, C) each, and the file that it is in, when the files are open."""
 
-    def add(self) -> None:
-        """One more band is done."""
-        self.done += 1
-        if self.report is not None:
-            self.report(self.done, self.total)
+    def run(self, tokens: int, folder: str | Path | None, progress: Callable[[int, int], None] | None) -> list[StreamedStage]:
+        """All stages, done."""
+        stages, source = self.open(tokens, folder, progress), self.source
+        for stage in stages:
+            stage.run(source)
+            source = _reader_of(stage)
+        return stages
 
+    def open(self, tokens: int, folder: str | Path | None, progress: Callable[[int, int], None] | None) -> list[StreamedStage]:
+        """The stages with their files, all of which are made at once, or none."""
+        like = next(self.model.parameters())
+        areas = [grid[0] * grid[1] for grid in self.grids]
+        shapes: list[tuple[int, ...]] = [
+            (stage.num_prefix_tokens + area, dim) for stage, area, dim in zip(self.stages, areas, self.dims, strict=True)
+        ]
+        shapes += [(1, *self.grids[number], self.dims[number]) for number, _ in self.copied]
+        windowed = [area * dim for area, dim, ways in zip(areas, self.dims, self.ways, strict=True) if "windows" in ways]
+        shapes += [(max(windowed),)] if windowed else []
+        masks: list[tuple[int, ...]] = [(1, *grid) for grid in self.grids] if self.masked else []
+        files = make_tensor_files([*shapes, *masks], [like.dtype] * len(shapes) + [torch.bool] * len(masks), folder)
+        scratch = files[len(shapes) - 1] if windowed else None
+        counter = ProgressCounter(progress, 0)
+        opened = []
+        for number, (stage, grid) in enumerate(zip(self.stages, self.grids, strict=True)):
+            here = StageFiles(files[number], scratch, files[len(shapes) + number] if masks else None)
+            norm = self.model.norm if number == len(self.stages) - 1 else nn.Identity()
+            limits = split_rows(grid, tokens)
+            opened.append(StreamedStage(stage, self.ways[number], grid, here, limits, tokens, like.device, norm, counter))
+            counter.total += opened[-1].steps()
+        self._place_maps(opened, files[len(self.stages) :])
+        return opened
 
-@dataclass
-class StreamedStage:
-    """One stage, band by band, with its tokens in a file."""
-
-    stage: Stage
-    grid: Grid
-    file: TensorFile
-    limits: list[Limits]
-    """Of the bands."""
-    device: torch.device
-    """Where the model is."""
-    norm: nn.Module
-    """Applied after the last block."""
-    counter: ProgressCounter
-
-    def run(self, source: RowReader) -> None:
-        """Embed the source, apply all blocks and the norm; the tokens are then in the file."""
-        stage, blocks = self.stage, blocks_of(self.stage)
-        rows = self.file.tensor[stage.num_prefix_tokens :].view(1, *self.grid, -1)
-        writer = BandWriter(self, rows, blocks[0])
-        for start, stop in self.limits:
-            embedded = embed_rows(stage.embed, _padded_rows(source, *rows_needed(stage.embed, start, stop)))
-            if stage.positions is not None:
-                embedded = embedded + stage.positions.rows(self.grid, start, stop)
-            writer.write(start, stop, embedded.flatten(1, 2))
-        prefix = None if stage.positions is None else stage.positions.prefix()
-        for block, following in zip(blocks, [*blocks[1:], None], strict=True):
-            bands = partial(bands_of, rows, self.limits)
-            summaries = summarize_in_bands(block, bands, self.device, prefix=prefix, first=writer.summary)
-            prefix = None if prefix is None else block.respond(prefix, summaries)
-            writer = BandWriter(self, rows, following)
-            for band, response in respond_in_bands(block, bands(block.reach(), overwritten=True), summaries, self.device):
-                writer.write(band.start, band.stop, response)
-        if prefix is not None:
-            self.file.tensor[: prefix.shape[1]] = self.norm(prefix)[0].to(self.file.tensor.device)
-
-
-class BandWriter:
-    """Writes the output of one block to the file, and adds up the summary for the following block.
-
-    Args:
-        run: the stage.
-        rows: (1, H, W, C): its map in the file.
-        following: the block that comes next; None after the last one, whose output goes through the norm.
-    """
-
-    def __init__(self, run: StreamedStage, rows: Tensor, following: Block | None) -> None:
-        self.run, self.rows, self.following = run, rows, following
-        self.summary: Summary | None = None
-
-    def write(self, start: int, stop: int, output: Tensor) -> None:
-        """Write (1, n, C) to the rows of a band."""
-        grid = (stop - start, *self.run.grid[1:])
-        if self.following is None:
-            output = self.run.norm(output)
-        elif self.following.summary_reach() == (0, 0):
-            summary = self.following.summarize(output, grid, place=Place(start, self.run.grid[0]))
-            self.summary = summary if self.summary is None else self.summary + summary
-        self.rows[:, start:stop] = output.unflatten(1, grid).to(self.rows.device)
-        self.run.file.release()
-        self.run.counter.add()
+    def _place_maps(self, stages: list[StreamedStage], files: list[TensorFile]) -> None:
+        """Say for each map where it will be: in a file of its own, or in that of its stage."""
+        copies = dict(zip(self.copied, files, strict=False))
+        for (number, block), file in copies.items():
+            stages[number].copies[block] = (file, stages[number].norm if self.norm else nn.Identity())
+        own = [(stage.rows, stage.files.tokens) for stage in stages]
+        self.maps = [(copies[tap].tensor, copies[tap]) if tap in copies else own[tap[0]] for tap in self.taps]
 
 
-def _padded_rows(source: RowReader, start: int, stop: int) -> Tensor:
-    """(1, C, stop - start, W): rows of the image, zeros where there are none."""
-    rows = source.read(max(0, start), min(stop, source.height))
-    return F.pad(rows, (0, 0, max(0, -start), max(0, stop - source.height)))
+def _as_map(rows: Tensor) -> Tensor:
+    """(1, H, W, C) -> (1, C, H, W)."""
+    return rows.permute(0, 3, 1, 2)
 
 
-def _rows_of(stage_map: Tensor) -> Callable[[int, int], Tensor]:
-    """A reader of rows, (1, C, rows, W), of a map (H, W, C)."""
-    return lambda start, stop: stage_map[start:stop].permute(2, 0, 1).unsqueeze(0)
+def _reader_of(stage: StreamedStage) -> RowReader:
+    """The map of a stage as the source of the next one."""
+    height, width = stage.grid
+    mask = stage.mask
+
+    def read(start: int, stop: int) -> Tensor:
+        stage.release()  # what was read before
+        return _as_map(stage.rows[:, start:stop])
+
+    return RowReader(height, width, read, None if mask is None else lambda start, stop: mask[0, start:stop])
+
+
+def _freeing_reader(rows: Tensor, file: TensorFile) -> RowReader:
+    """A map (1, H, W, C) in a file."""
+
+    def read(start: int, stop: int) -> Tensor:
+        file.release()
+        return _as_map(rows[:, start:stop])
+
+    return RowReader(rows.shape[1], rows.shape[2], read)
 
 
 def _converted(source: RowReader, like: Tensor) -> RowReader:

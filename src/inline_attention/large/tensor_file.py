@@ -29,14 +29,22 @@ class TensorFile:
             self._map.madvise(mmap.MADV_DONTNEED)
 
 
-def make_tensor_files(shapes: Sequence[Sequence[int]], dtype: torch.dtype, folder: str | Path | None) -> list[TensorFile]:
-    """A tensor file of each shape in this folder. The disk space is reserved at once, for all of them or none.
+def make_tensor_files(
+    shapes: Sequence[Sequence[int]], dtype: torch.dtype | Sequence[torch.dtype], folder: str | Path | None
+) -> list[TensorFile]:
+    """A tensor file of each shape in this folder, zero everywhere. Disk space is reserved at once, for all of them or none.
 
     A memory-mapped file that found the disk full later would end the process.
+
+    Args:
+        shapes: of the tensors.
+        dtype: of all of them, or of each.
+        folder: None for the system's temporary folder.
     """
+    dtypes = [dtype] * len(shapes) if isinstance(dtype, torch.dtype) else dtype
     if folder is not None and not Path(folder).is_dir():
         raise FileNotFoundError(f"there is no folder {folder}")
-    sizes = [dtype.itemsize * torch.Size(shape).numel() for shape in shapes]
+    sizes = [kind.itemsize * torch.Size(shape).numel() for shape, kind in zip(shapes, dtypes, strict=True)]
     with ExitStack() as files:
         opened = []
         try:
@@ -48,7 +56,7 @@ def make_tensor_files(shapes: Sequence[Sequence[int]], dtype: torch.dtype, folde
             raise OSError(
                 f"no room for {sum(sizes) / 1e9:.1f} GB of tokens in {where}: {error.strerror}; pass another folder"
             ) from error
-        return [TensorFile(file, shape, dtype) for file, shape in zip(opened, shapes, strict=True)]
+        return [TensorFile(*parts) for parts in zip(opened, shapes, dtypes, strict=True)]
 
 
 def _reserve(file: IO[Any], size: int) -> None:

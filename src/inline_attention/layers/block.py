@@ -156,6 +156,11 @@ class Block(nn.Module):
         x = self._add(x, self.mlp, self.norm2(x), rows, mask=None if mask is None else mask[:, inner])
         return x[:, Place(halo=kept).inner(rows)]
 
+    def finish(self, x: Tensor, mixed: Tensor) -> Tensor:
+        """The rest of `forward` from the mixer's output before its projection: both (B, n, C), of any tokens."""
+        x = x + self.drop_path(self.mixer.proj_drop(self.mixer.proj(mixed)))
+        return self._add(x, self.mlp, self.norm2(x))
+
     def _check_bands(self) -> None:
         if not self.mixer.works_in_bands:
             raise ValueError(f"{type(self.mixer).__name__} does not work in bands (its works_in_bands is False)")

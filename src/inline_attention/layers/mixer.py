@@ -13,13 +13,14 @@ from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from typing_extensions import Unpack
 
 from ..ops.checks import Grid, check_grid, check_heads, check_mask, check_matches, check_queries, check_tokens
 from ..ops.masks import reduce_mask
 from ..ops.shifted_windows import Cuts, Window, valid_tokens
-from ..ops.sums import add_linear, mean_valid, to_fp32, without_autocast, zero_masked
+from ..ops.sums import add_linear, is_plain, mean_valid, to_fp32, without_autocast, zero_masked
 from .bands import InBands
 from .local_residual import LocalPart, add_local, local_rows
 from .mixer_parts import PartChoice, PartOptions
@@ -368,6 +369,18 @@ class Mixer(InBands, nn.Module, ABC):
         if rotation is not None and not rotation.after_kernel:
             q, k = rotation(q, k)
         return q, zero_masked(k, mask), zero_masked(v, mask)  # again: the projection's bias made them non-zero
+
+    def project_channels(self, x: Tensor, channels: slice) -> tuple[Tensor, Tensor, Tensor]:
+        """Some channels of queries, keys and values, (B, N, chosen) each, before they are split into heads."""
+        if not (is_plain(self.q) and is_plain(self.kv)):
+            return self.q(x)[..., channels], *(part[..., channels] for part in self.kv(x).chunk(2, dim=-1))
+        weights = (self.q.weight, *self.kv.weight.chunk(2))
+        biases = (None,) * 3 if self.q.bias is None else (self.q.bias, *self.kv.bias.chunk(2))
+        q, k, v = (
+            F.linear(x, weight[channels], None if bias is None else bias[channels])
+            for weight, bias in zip(weights, biases, strict=True)
+        )
+        return q, k, v
 
     def _attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, **options: Any) -> Tensor:
         """`attend` in the precision that the mixer wants, with keys dropped while training."""

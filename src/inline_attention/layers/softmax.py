@@ -10,6 +10,9 @@ from ..ops.reference import softmax_weights
 from ..ops.shifted_windows import Cuts, regions
 from .mixer import Mixer, MixerOptions
 
+WEIGHTS_AT_ONCE = 2**28
+"""Attention weights that may be in memory at once where no gradient needs them: not every kernel goes without forming them."""
+
 
 class SoftmaxAttention(Mixer):
     """out_i = sum_j softmax_j(s q_i.k_j + bias_ij) v_j, through torch's `scaled_dot_product_attention`.
@@ -72,7 +75,16 @@ class SoftmaxAttention(Mixer):
         return softmax_weights(q, k, bias=self._bias(q, cuts, mask))
 
     def _scaled_dot_product(self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None) -> Tensor:
-        return F.scaled_dot_product_attention(q, k, v, attn_mask=bias, dropout_p=self.attn_drop if self.training else 0.0)
+        drop = self.attn_drop if self.training else 0.0
+        at_once = q.shape[2]
+        if not (torch.is_grad_enabled() or torch.compiler.is_compiling()):
+            at_once = max(1, WEIGHTS_AT_ONCE // (q.shape[0] * q.shape[1] * k.shape[2]))
+        if q.shape[2] <= at_once:
+            return F.scaled_dot_product_attention(q, k, v, attn_mask=bias, dropout_p=drop)
+        queries = q.split(at_once, 2)
+        biases = [bias] * len(queries) if bias is None or bias.shape[2] == 1 else bias.split(at_once, 2)
+        parts = zip(queries, biases, strict=True)
+        return torch.cat([F.scaled_dot_product_attention(part, k, v, attn_mask=b, dropout_p=drop) for part, b in parts], 2)
 
     def _bias(self, q: Tensor, cuts: Cuts, mask: Tensor | None) -> Tensor | None:
         """The bias of the logits, (1 or B * count, heads or 1, h w, h w): minus infinity between regions.

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from ..ops.checks import Grid
-from ..ops.shifted_windows import Cuts, Window, cut, from_windows, rows_from_windows, to_windows, valid_tokens
+from ..ops.shifted_windows import Cuts, Slab, Window, cut, from_windows, rows_from_windows, to_windows, valid_tokens
 from ..ops.sums import mean_valid, to_fp32, without_autocast, zero_masked
 from .local_residual import add_local, local_rows
 from .rope import Rotation
@@ -48,15 +48,31 @@ class Windowed:
 
     def mix(self, mixer: "Mixer", x: Tensor, grid: Grid, local_input: Tensor, mask: Tensor | None) -> Tensor:
         """All heads' outputs with the local parts added, (B, N, C), before the output projection."""
-        outs = []
-        for group in self._head_groups(mixer, x, grid, mask):
-            out = mixer.attend_window(group.q, group.k, group.v, group.cuts, group.mask, **group.options)
-            out = mixer.merge_heads(out)
-            if parts := mixer.local_parts():
-                x_mean, values = self._means(local_input, group), mixer.merge_heads(group.v)
-                out = add_local(out, parts, x_mean, values, group.cuts.size, channels=group.channels)
-            outs.append(from_windows(out, group.cuts))
-        return torch.cat(outs, -1)
+        groups = self._head_groups(mixer, x, grid, mask)
+        return torch.cat([self._attend(mixer, group, local_input) for group in groups], -1)
+
+    def mix_slab(self, mixer: "Mixer", x: Tensor, number: int, slab: Slab, local_input: Tensor, mask: Tensor | None) -> Tensor:
+        """The outputs of the heads of one window, in a part of the map: (B, n, C / windows) from (B, n, C).
+
+        `mask`, (B, n), must be False for the padding of the slab. x is zero where masked.
+        """
+        channels = self.channels(mixer.dim, number)
+        q, k, v = mixer.project_channels(x, channels)
+        return self._attend(mixer, self._group(mixer, number, slab.cuts, (q, k, zero_masked(v, mask)), mask), local_input)
+
+    def channels(self, dim: int, number: int) -> slice:
+        """The channels of the heads that attend in the window of this number."""
+        share = dim // len(self.windows)
+        return slice(number * share, (number + 1) * share)
+
+    def _attend(self, mixer: "Mixer", group: HeadGroup, local_input: Tensor) -> Tensor:
+        """The outputs of a group of heads with the local parts added, (B, N, its channels)."""
+        out = mixer.attend_window(group.q, group.k, group.v, group.cuts, group.mask, **group.options)
+        out = mixer.merge_heads(out)
+        if parts := mixer.local_parts():
+            x_mean, values = self._means(local_input, group), mixer.merge_heads(group.v)
+            out = add_local(out, parts, x_mean, values, group.cuts.size, channels=group.channels)
+        return from_windows(out, group.cuts)
 
     def rows(
         self, mixer: "Mixer", x: Tensor, grid: Grid, local_input: Tensor, queries: Tensor, mask: Tensor | None
@@ -77,19 +93,24 @@ class Windowed:
 
     def _head_groups(self, mixer: "Mixer", x: Tensor, grid: Grid, mask: Tensor | None) -> Iterator[HeadGroup]:
         """For each window the heads that attend in it, projected and cut. x is zero where masked."""
-        q, (keys, values) = mixer.q(x), zero_masked(mixer.kv(x), mask).chunk(2, dim=-1)
-        share = mixer.dim // len(self.windows)
+        projected = (mixer.q(x), *zero_masked(mixer.kv(x), mask).chunk(2, dim=-1))
         for number, window in enumerate(self.windows):
-            cuts, channels = cut(grid, window), slice(number * share, (number + 1) * share)
-            q_here, k_here, v_here = (
-                mixer.split_heads(to_windows(tokens[..., channels], cuts)) for tokens in (q, keys, values)
-            )
-            valid = None if mask is None else to_windows(mask.unsqueeze(-1), cuts).squeeze(-1)
-            q_here, k_here = mixer.q_norm(q_here), mixer.k_norm(k_here)
-            rotation = self._rotation(mixer, cuts, number, x)
-            if rotation is not None and not rotation.after_kernel:
-                q_here, k_here = rotation(q_here, k_here)
-            yield HeadGroup(cuts, channels, q_here, k_here, v_here, valid, rotation.formula_options() if rotation else {})
+            channels = self.channels(mixer.dim, number)
+            q, k, v = (tokens[..., channels] for tokens in projected)
+            yield self._group(mixer, number, cut(grid, window), (q, k, v), mask)
+
+    def _group(
+        self, mixer: "Mixer", number: int, cuts: Cuts, projected: tuple[Tensor, Tensor, Tensor], mask: Tensor | None
+    ) -> HeadGroup:
+        """The heads of one window from the projections to their channels, (B, N, C / windows) each."""
+        q, k, v = (mixer.split_heads(to_windows(tokens, cuts)) for tokens in projected)
+        q, k = mixer.q_norm(q), mixer.k_norm(k)
+        rotation = self._rotation(mixer, cuts, number, q)
+        if rotation is not None and not rotation.after_kernel:
+            q, k = rotation(q, k)
+        valid = None if mask is None else to_windows(mask.unsqueeze(-1), cuts).squeeze(-1)
+        options = rotation.formula_options() if rotation else {}
+        return HeadGroup(cuts, self.channels(mixer.dim, number), q, k, v, valid, options)
 
     def _rotation(self, mixer: "Mixer", cuts: Cuts, number: int, x: Tensor) -> Rotation | None:
         """The rotation inside a window, of the heads that attend in it; None without rotary positions."""

@@ -192,7 +192,7 @@ class Backbone(nn.Module):
         check_name("output_fmt", str(Format(output_fmt).value), ("NCHW", "NHWC", "NLC"))
         self.check_images(x)
         x = x if mask is None else _masked(x, mask)
-        taps = [self._taps()[index] for index in self._take(indices)]
+        taps = self.taps(indices)
         final = (len(self.stages) - 1, self.depths()[-1] - 1)
         end = max(taps) if stop_early else final
         maps_by_tap: dict[tuple[int, int], Any] = {}
@@ -244,6 +244,10 @@ class Backbone(nn.Module):
         if prune_head:
             self.reset_classifier(0, "")
         return take
+
+    def taps(self, indices: int | Sequence[int] | None = None) -> list[tuple[int, int]]:
+        """(stage, block) whose output each of these features is: the last n of `feature_info`, these, or all."""
+        return [self._taps()[index] for index in self._take(indices)]
 
     def _taps(self) -> list[tuple[int, int]]:
         """(stage, block) whose output each of `feature_info` is."""

@@ -39,6 +39,8 @@ class Cuts(NamedTuple):
     """(h, w), never larger than a grid that is known."""
     shift: tuple[int, int]
     """By how much the map is rolled up and to the left."""
+    slab: "Slab | None" = None
+    """If these are the cuts of a slab: which one. Its grid is rolled and padded already."""
 
     @property
     def known(self) -> bool:
@@ -59,6 +61,59 @@ class Cuts(NamedTuple):
         """Rows below and columns to the right that belong to no token."""
         rows, columns = (n * size - side for n, size, side in zip(self.counts, self.size, self.grid, strict=True))
         return rows, columns
+
+
+class Slab(NamedTuple):
+    """Some rows of windows of a map that lie below each other, or some columns of windows side by side.
+
+    Its tokens are those of the rolled and padded map: (rows, columns) of it.
+    """
+
+    map: Cuts
+    rows: tuple[int, int]
+    columns: tuple[int, int]
+
+    @property
+    def cuts(self) -> Cuts:
+        """How the slab itself is cut."""
+        grid = (self.rows[1] - self.rows[0], self.columns[1] - self.columns[0])
+        return Cuts(grid, self.map.size, (0, 0), self)
+
+    def segments(self, axis: int) -> list[tuple[slice, slice]]:
+        """Where its rows (axis 0) or columns lie: slices of the slab, and those of the map. The rest is padding."""
+        first, last = (self.rows, self.columns)[axis]
+        side, shift = self.map.grid[axis], self.map.shift[axis]
+        length, found = self.map.counts[axis] * self.map.size[axis], []
+        for turn in (0, length):  # position p of the rolled map is p + shift of the map, from its end on counted from its start
+            start, stop = max(first, turn - shift), min(last, turn - shift + side)
+            if start < stop:
+                found.append((slice(start - first, stop - first), slice(start + shift - turn, stop + shift - turn)))
+        return found
+
+    def read(self, tokens: Tensor) -> Tensor:
+        """The slab of a map (B, H, W, ...): (B, rows, columns, ...), zero in the padding."""
+        slab = tokens.new_zeros(tokens.shape[0], *self.cuts.grid, *tokens.shape[3:])
+        for here_down, there_down in self.segments(0):
+            for here_across, there_across in self.segments(1):
+                slab[:, here_down, here_across] = tokens[:, there_down, there_across]
+        return slab
+
+    def write(self, slab: Tensor, tokens: Tensor) -> None:
+        """Write (B, rows, columns, ...) to the map, (B, H, W, ...), without the padding."""
+        for here_down, there_down in self.segments(0):
+            for here_across, there_across in self.segments(1):
+                tokens[:, there_down, there_across] = slab[:, here_down, here_across]
+
+
+def slabs(cuts: Cuts, tokens: int) -> list[Slab]:
+    """Slabs of about that many tokens, one row of windows at least: or one window, where a window is as high as the map."""
+    (down, across), (height, width) = cuts.counts, cuts.size
+    rows, columns = down * height, across * width
+    if down > 1:
+        step = height * max(1, tokens // (height * columns))
+        return [Slab(cuts, (start, min(start + step, rows)), (0, columns)) for start in range(0, rows, step)]
+    step = width * max(1, tokens // (width * rows))
+    return [Slab(cuts, (0, rows), (start, min(start + step, columns))) for start in range(0, columns, step)]
 
 
 def cut(grid: Grid, window: Window) -> Cuts:
@@ -107,12 +162,15 @@ def regions(cuts: Cuts, device: torch.device) -> Tensor | None:
 
     None if every window is one region.
     """
-    if cuts.known and not any(cuts.padding) and not any(cuts.shift):
+    of_map = cuts if cuts.slab is None else cuts.slab.map
+    if of_map.known and not any(of_map.padding) and not any(of_map.shift):
         return None
-    rows, columns = (_origins(cuts, axis, device) for axis in (0, 1))
-    down, across = (_shift(cuts, axis, device) for axis in (0, 1))
+    rows, columns = (_origins(of_map, axis, device) for axis in (0, 1))
+    if cuts.slab is not None:
+        rows, columns = rows[slice(*cuts.slab.rows)], columns[slice(*cuts.slab.columns)]
+    down, across = (_shift(of_map, axis, device) for axis in (0, 1))
     number = 2 * (rows < down).long()[:, None] + (columns < across).long()
-    number = number.masked_fill((rows >= cuts.grid[0])[:, None] | (columns >= cuts.grid[1]), -1)
+    number = number.masked_fill((rows >= of_map.grid[0])[:, None] | (columns >= of_map.grid[1]), -1)
     rolled_back = Cuts((rows.shape[0], columns.shape[0]), cuts.size, (0, 0))
     return to_windows(number.view(1, -1, 1), rolled_back).squeeze(-1)
 
