@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from math import ceil
-from typing import Any
+from typing import Any, cast
 
 import torch.nn.functional as F
 from timm.models import create_model, group_parameters, is_model
@@ -44,17 +44,36 @@ class Pyramid(nn.Module):
         output_fmt = getattr(body, "output_fmt", "NCHW")
         self.channels_last = getattr(output_fmt, "value", output_fmt) == "NHWC"
 
-    def forward(self, pixels: Tensor) -> list[Tensor]:
-        """Images (B, C, H, W) -> four maps (B, channels[i], ceil(H / s), ceil(W / s)) for s = 4, 8, 16, 32."""
+    def forward(self, pixels: Tensor, mask: Tensor | None = None) -> list[Tensor]:
+        """Images (B, C, H, W) -> four maps (B, channels[i], ceil(H / s), ceil(W / s)) for s = 4, 8, 16, 32.
+
+        `mask`, (B, H, W), is True where a pixel is valid: for this package's models, see `Backbone.forward`.
+        """
         height, width = pixels.shape[-2:]
         if not isinstance(self.bare(), Backbone):
             pixels = F.pad(pixels, (0, -width % STRIDES[-1], 0, -height % STRIDES[-1]))
-        features = self.body(pixels)
-        maps = [features[number].permute(0, 3, 1, 2) if self.channels_last else features[number] for number in self.chosen]
+        maps = self._unmasked(pixels) if mask is None else self._masked(pixels, mask)
         return [
             _fit(level, reduction, stride, (ceil(height / stride), ceil(width / stride)))
             for level, reduction, stride in zip(maps, self.reductions, STRIDES, strict=True)
         ]
+
+    def _unmasked(self, pixels: Tensor) -> list[Tensor]:
+        features = self.body(pixels)
+        return [features[number].permute(0, 3, 1, 2) if self.channels_last else features[number] for number in self.chosen]
+
+    def _masked(self, pixels: Tensor, mask: Tensor) -> list[Tensor]:
+        """The same by the model inside the body, since a body takes no mask."""
+        backbone, indices, norm = self.taps()
+        maps: list[Tensor] = backbone.forward_intermediates(pixels, indices, norm=norm, intermediates_only=True, mask=mask)
+        return maps
+
+    def taps(self) -> tuple[Backbone, list[int], bool]:
+        """A model of this package, and arguments of its `forward_intermediates` that give the chosen maps: indices, norm."""
+        bare, body = self.bare(), cast("Any", self.body)
+        if not isinstance(bare, Backbone):
+            raise ValueError(f"one of this package's models is needed, such as inline_pvt_tiny, got {type(bare).__name__}")
+        return bare, [body.out_indices[number] for number in self.chosen], body.norm
 
     def bare(self) -> nn.Module:
         """The model inside the body, with the parameter names of the classifier; the body itself where timm took it apart."""
@@ -83,13 +102,24 @@ class Pyramid(nn.Module):
 def _fit(features: Tensor, reduction: int, stride: int, size: tuple[int, int]) -> Tensor:
     """Resize a map (B, C, h, w) of one stride to another, (B, C, *size): cells keep their place in the image."""
     if reduction != stride:
-        cells = [ceil(side * stride / reduction) for side in size]
-        missing = [max(0, cell - side) for cell, side in zip(cells, features.shape[-2:], strict=True)]
+        missing, full = fitting_sizes((features.shape[2], features.shape[3]), reduction, stride, size)
         if any(missing):
             features = F.pad(features, (0, missing[1], 0, missing[0]), mode="replicate")
-        full = [ceil(side * reduction / stride) for side in features.shape[-2:]]
         features = F.interpolate(features, size=full, mode="bilinear", antialias=reduction < stride)
     return features[:, :, : size[0], : size[1]]
+
+
+def fitting_sizes(
+    size: tuple[int, int], reduction: int, stride: int, wanted: tuple[int, int]
+) -> tuple[tuple[int, int], tuple[int, int]]:
+    """How a map of this size at one stride becomes one of at least the wanted size at another.
+
+    Returns:
+        The rows and columns to add below and to the right, copies of the last ones; and the size to which that is resized.
+    """
+    missing = [max(0, ceil(side * stride / reduction) - own) for side, own in zip(wanted, size, strict=True)]
+    full = [ceil((own + more) * reduction / stride) for own, more in zip(size, missing, strict=True)]
+    return (missing[0], missing[1]), (full[0], full[1])
 
 
 def _by_order(body: nn.Module) -> dict[str, int]:

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torchvision.ops import FeaturePyramidNetwork
 
 from ..compat import upernet_decoder
+from ..ops.masks import check_image_mask
 from .pyramid import Pyramid
 
 SEGMENTERS = ("semantic_fpn", "upernet")
@@ -47,30 +48,41 @@ class Segmenter(nn.Module):
         _init_decoder(self.decoder)
         _init_classifier(self.head)
 
-    def forward(self, pixels: Tensor) -> Tensor | tuple[Tensor, ...]:
+    def forward(self, pixels: Tensor, mask: Tensor | None = None) -> Tensor | tuple[Tensor, ...]:
         """Images (B, C, H, W) of any size -> logits (B, classes, H, W). Sides are zero-padded to multiples of 32.
 
         In training a tuple: the logits, and for UperNet the auxiliary head's logits, of the same shape.
+
+        `mask`, (B, H, W), is True where a pixel is valid, see `Backbone.forward`. Tokens without a valid pixel reach the
+        decoder as zeros, and count in its normalisation; their own logits mean nothing.
         """
         if self.training and len(pixels) == 1 and self._normalises_single_pixels():
             raise ValueError("UperNet cannot be trained on a batch of one image, it normalises over the batch: take 2 or more")
         size = pixels.shape[2], pixels.shape[3]
-        maps, coarse = self._coarse_logits(pixels)
+        maps, coarse = self._coarse_logits(pixels, mask)
         logits = upsample_logits(coarse, size)
         if not self.training:
             return logits
         return (logits,) if self.auxiliary is None else (logits, upsample_logits(self.auxiliary(maps[2]), size))
 
-    def coarse_logits(self, pixels: Tensor) -> Tensor:
+    def coarse_logits(self, pixels: Tensor, mask: Tensor | None = None) -> Tensor:
         """Logits at a quarter of the resolution, (B, classes, h, w); `upsample_logits` turns them into those of `forward`."""
-        return self._coarse_logits(pixels)[1]
+        return self._coarse_logits(pixels, mask)[1]
 
-    def _coarse_logits(self, pixels: Tensor) -> tuple[list[Tensor], Tensor]:
-        pixels = F.pad(pixels, (0, -pixels.shape[3] % COARSEST_STRIDE, 0, -pixels.shape[2] % COARSEST_STRIDE))
-        maps = self.backbone(pixels)
+    def _coarse_logits(self, pixels: Tensor, mask: Tensor | None) -> tuple[list[Tensor], Tensor]:
+        if mask is not None:
+            check_image_mask(mask, pixels)
+        height, width = pixels.shape[2:]
+        pixels = F.pad(pixels, (0, -width % COARSEST_STRIDE, 0, -height % COARSEST_STRIDE))
+        maps = self.backbone(pixels, None if mask is None else extend_mask(mask, *pixels.shape[2:]))
+        return maps, self.decode(maps)
+
+    def decode(self, maps: Sequence[Tensor]) -> Tensor:
+        """The backbone's four maps -> logits at stride 4."""
         # UperNet's decoder ignores the maps at strides 1 and 2, and writes into its input list: hence a new one.
-        merged = self.decoder(maps if isinstance(self.decoder, SemanticFpn) else [pixels, pixels, *maps])
-        return maps, self.head(merged)
+        merged = self.decoder(maps if isinstance(self.decoder, SemanticFpn) else [maps[0], maps[0], *maps])
+        logits: Tensor = self.head(merged)
+        return logits
 
     def _normalises_single_pixels(self) -> bool:
         """Whether a BatchNorm of this process alone gets maps of 1x1, as in UperNet's pyramid pooling."""
@@ -85,6 +97,14 @@ class Segmenter(nn.Module):
         """The depth of a parameter by its name, for layer-wise learning rates: the backbone's layers, then all else."""
         depth = self.backbone.group_matcher(coarse=coarse)
         return lambda name: depth(name.removeprefix("backbone.")) if name.startswith("backbone.") else (float("inf"),)
+
+
+def extend_mask(mask: Tensor, height: int, width: int) -> Tensor:
+    """The mask (B, H, W) of a padded image: padding is valid where the nearest pixel of the image is.
+
+    So a mask that is True everywhere changes nothing, and padding beside a background is background.
+    """
+    return F.pad(mask.float(), (0, width - mask.shape[2], 0, height - mask.shape[1]), mode="replicate").bool()
 
 
 def upsample_logits(logits: Tensor, size: tuple[int, int]) -> Tensor:

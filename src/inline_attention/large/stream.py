@@ -71,26 +71,45 @@ def stream(
     Returns:
         Logits, features and maps, equal to those of the usual forward pass up to rounding.
     """
+    backbone = _checked(model, tokens)
+    if not backbone.global_pool:
+        raise ValueError("stream needs a global_pool, got ''")
+    plan = _Plan(backbone, masked_reader(backbone, image, mask), indices, norm)
+    stages = plan.run(tokens, folder, progress)
+    features = stages[-1].files.tokens.tensor.unsqueeze(0) if backbone.num_prefix_tokens else _as_map(stages[-1].rows)
+    pooled = backbone.forward_head(features, pre_logits=True, mask=stages[-1].mask).to(stages[-1].device)
+    logits = backbone.head(pooled)
+    check_outputs(logits, (), type(backbone).__name__)
+    return Streamed(logits, features, [_as_map(each) for each, _ in plan.maps])
+
+
+@torch.no_grad()
+def stream_maps(
+    model: nn.Module,
+    source: RowReader,
+    *,
+    indices: int | Sequence[int] | None = None,
+    norm: bool = True,
+    tokens: int = 8192,
+    folder: str | Path | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> list[RowReader]:
+    """The maps of `stream` alone, by rows, of a model that needs no pooling. What was read of a file before is freed.
+
+    Arguments as for `stream`; `source` has the mask, see `masked_reader`.
+    """
+    plan = _Plan(_checked(model, tokens), source, indices, norm)
+    plan.run(tokens, folder, progress)
+    return [_freeing_reader(rows, file) for rows, file in plan.maps]
+
+
+def _checked(model: nn.Module, tokens: int) -> Backbone:
     backbone = check_model(model, "stream")
     if backbone.training:
         raise ValueError("stream works in evaluation mode: call model.eval() first")
     if not is_whole(tokens) or tokens < 1:
         raise ValueError(f"tokens must be at least 1, got {tokens}")
-    if not backbone.global_pool:
-        raise ValueError("stream needs a global_pool, got ''")
-    source = masked_reader(backbone, image, mask)
-    backbone.check_size(source.height, source.width)
-    plan = _Plan(backbone, source, indices, norm)
-    stages = plan.open(tokens, folder, progress)
-    source = _converted(source, next(backbone.parameters()))
-    for stage in stages:
-        stage.run(source)
-        source = _reader_of(stage)
-    features = stages[-1].files.tokens.tensor.unsqueeze(0) if backbone.num_prefix_tokens else _as_map(stages[-1].rows)
-    pooled = backbone.forward_head(features, pre_logits=True, mask=stages[-1].mask).to(stages[-1].device)
-    logits = backbone.head(pooled)
-    check_outputs(logits, (), type(backbone).__name__)
-    return Streamed(logits, features, [_as_map(each) for each in plan.maps])
+    return backbone
 
 
 class _Plan:
@@ -98,6 +117,8 @@ class _Plan:
 
     def __init__(self, model: Backbone, source: RowReader, indices: int | Sequence[int] | None, norm: bool) -> None:
         size = (source.height, source.width)
+        model.check_size(*size)
+        self.source = _converted(source, next(model.parameters()))
         self.model, self.stages, self.masked = model, stages_of(model), source.valid is not None
         self.ways, self.grids = ways_through(model, "stream", size), grids_of(model, size)
         self.dims = [blocks_of(stage)[0].mixer.dim for stage in self.stages]
@@ -107,8 +128,16 @@ class _Plan:
         plain = isinstance(model.norm, nn.Identity)
         self.copied = [tap for tap in dict.fromkeys(self.taps) if tap not in ends or not (norm or plain or tap[0] < last)]
         self.norm = norm
-        self.maps: list[Tensor] = []
-        """(1, H, W, C) each, when the files are open."""
+        self.maps: list[tuple[Tensor, TensorFile]] = []
+        """(1, H, W, C) each, and the file that it is in, when the files are open."""
+
+    def run(self, tokens: int, folder: str | Path | None, progress: Callable[[int, int], None] | None) -> list[StreamedStage]:
+        """All stages, done."""
+        stages, source = self.open(tokens, folder, progress), self.source
+        for stage in stages:
+            stage.run(source)
+            source = _reader_of(stage)
+        return stages
 
     def open(self, tokens: int, folder: str | Path | None, progress: Callable[[int, int], None] | None) -> list[StreamedStage]:
         """The stages with their files, all of which are made at once, or none."""
@@ -139,7 +168,8 @@ class _Plan:
         copies = dict(zip(self.copied, files, strict=False))
         for (number, block), file in copies.items():
             stages[number].copies[block] = (file, stages[number].norm if self.norm else nn.Identity())
-        self.maps = [copies[tap].tensor if tap in copies else stages[tap[0]].rows for tap in self.taps]
+        own = [(stage.rows, stage.files.tokens) for stage in stages]
+        self.maps = [(copies[tap].tensor, copies[tap]) if tap in copies else own[tap[0]] for tap in self.taps]
 
 
 def _as_map(rows: Tensor) -> Tensor:
@@ -157,6 +187,16 @@ def _reader_of(stage: StreamedStage) -> RowReader:
         return _as_map(stage.rows[:, start:stop])
 
     return RowReader(height, width, read, None if mask is None else lambda start, stop: mask[0, start:stop])
+
+
+def _freeing_reader(rows: Tensor, file: TensorFile) -> RowReader:
+    """A map (1, H, W, C) in a file."""
+
+    def read(start: int, stop: int) -> Tensor:
+        file.release()
+        return _as_map(rows[:, start:stop])
+
+    return RowReader(rows.shape[1], rows.shape[2], read)
 
 
 def _converted(source: RowReader, like: Tensor) -> RowReader:
