@@ -7,9 +7,7 @@ from inline_attention.layers import Mixer
 
 
 def dense_forward(mixer: Mixer, x: Tensor, grid, *, num_prefix_tokens=0, mask=None, context=None) -> Tensor:
-    source = x if context is None else context
-    w_v, b_v = mixer.kv.weight[mixer.dim :], None if mixer.kv.bias is None else mixer.kv.bias[mixer.dim :]
-    v = source @ w_v.T + (0 if b_v is None else b_v)  # (B, N, C)
+    v = values(mixer, x if context is None else context)  # (B, N, C)
     rows = mixer.attention_rows(x, grid, range(x.shape[1]), num_prefix_tokens=num_prefix_tokens, mask=mask, context=context)
     out = torch.zeros_like(x)
     heads = rows.mixed.shape[1]
@@ -18,8 +16,19 @@ def dense_forward(mixer: Mixer, x: Tensor, grid, *, num_prefix_tokens=0, mask=No
         if rows.local is not None:
             weights = weights + rows.local[:, channel]
         out = out + torch.nn.functional.one_hot(torch.tensor(channel), mixer.dim) * (weights @ v[:, :, channel, None])
+    if isinstance(mixer.proj, torch.nn.Identity):
+        return out
     bias = 0 if mixer.proj.bias is None else mixer.proj.bias
     return out @ mixer.proj.weight.T + bias
+
+
+def values(mixer: Mixer, source: Tensor) -> Tensor:
+    """(B, N, C), before heads are split."""
+    if not hasattr(mixer, "kv"):
+        return source  # MILA
+    source = mixer.norm(source) if hasattr(mixer, "norm") else source  # MHLA
+    w_v, b_v = mixer.kv.weight[mixer.dim :], None if mixer.kv.bias is None else mixer.kv.bias[mixer.dim :]
+    return source @ w_v.T + (0 if b_v is None else b_v)
 
 
 def gradients(output: Tensor, inputs: list[Tensor]) -> list[Tensor]:

@@ -1,13 +1,18 @@
 """Every mixer written out once more, image by image and head by head, from raw weights: nothing is shared with the package.
 
+The newer ones are in `formulas_rivals.py`.
+
 Masked tokens are taken out of keys and values altogether; convolutions are torch's own, on values with zeros in their place.
 """
 
 from math import pi, prod, sqrt
+from types import SimpleNamespace
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+from .formulas_rivals import RIVALS, projected
 
 
 def softmax(q: Tensor, k: Tensor, v: Tensor, heads: int) -> Tensor:
@@ -75,7 +80,15 @@ def each_head(head, q: Tensor, k: Tensor, v: Tensor, heads: int) -> Tensor:
 
 
 def formula(
-    name: str, state: dict[str, Tensor], x: Tensor, grid, heads: int, prefix: int, mask: Tensor | None, context=None
+    name: str,
+    state: dict[str, Tensor],
+    x: Tensor,
+    grid,
+    heads: int,
+    prefix: int,
+    mask: Tensor | None,
+    context=None,
+    options=None,
 ) -> Tensor:
     """The mixer's output for parameters by name, (B, M, C)."""
     return torch.stack(
@@ -89,19 +102,27 @@ def formula(
                 prefix,
                 torch.ones(len(x[b] if context is None else context[b]), dtype=torch.bool) if mask is None else mask[b],
                 None if context is None else context[b],
+                options or {},
             )
             for b in range(len(x))
         ]
     )
 
 
-def one_image(name, state, x, grid, heads, prefix, valid, context):
+def one_image(name, state, x, grid, heads, prefix, valid, context, options):
     dim = x.shape[1]
     source = x if context is None else context
-    q = x @ state["q.weight"].T + state["q.bias"]
-    k = source @ state["kv.weight"][:dim].T + state["kv.bias"][:dim]
-    v = source @ state["kv.weight"][dim:].T + state["kv.bias"][dim:]
-    out = FORMULAS[name](q, k[valid], v[valid], heads)
+    if name in RIVALS and context is None:
+        x = source = torch.where(valid[:, None], x, 0)
+    q, k, v = projected(name, state, x, source, dim)
+    if name in RIVALS:
+        asking = valid if context is None else torch.ones(len(x), dtype=torch.bool)
+        call = SimpleNamespace(state=state, heads=heads, grid=grid, prefix=prefix, valid=valid, asking=asking, options=options)
+        out = RIVALS[name](q, k, v, call)
+    else:
+        out = FORMULAS[name](q, k[valid], v[valid], heads)
+    out, others = out[:, :dim], out[:, dim:]
+    v = v[:, :dim]
     if context is None:
         around = torch.where(valid[:, None], v, 0)
         if "local.hidden.weight" in state:
@@ -131,7 +152,8 @@ def one_image(name, state, x, grid, heads, prefix, valid, context):
             assert state["convolution.weight"].shape == (dim // heads, *(5,) * len(grid))
             filters = torch.cat([state["convolution.weight"][:, None]] * heads)
             out = out + on_grid(around, filters, grid, prefix)
-    return out @ state["proj.weight"].T + state["proj.bias"]
+    out = torch.cat([out, others], 1)
+    return out if name == "mila" else out @ state["proj.weight"].T + state["proj.bias"]
 
 
 def on_grid(v, kernels, grid, prefix):

@@ -45,14 +45,16 @@ class TestErrors:
     )
     def test_call(self, name, shape, call, message):
         call = {"grid": (3, 4), **call}
+        if "context" in call and "context" in MIXERS[name].refuses:
+            message = f"{MIXERS[name].__name__} reads no context: {MIXERS[name].refuses['context']}"
         with pytest.raises(ValueError, match=message):
             MIXERS[name](8, 2)(torch.zeros(shape), **call)
 
     @pytest.mark.parametrize(("name", "options"), VARIANTS)
     def test_a_local_part_needs_a_grid(self, name, options):
         mixer = build(name, dtype=torch.float32, **options)
-        if mixer.local_parts():
-            with pytest.raises(ValueError, match=r"has a local part: pass the grid, .* that its 12 tokens lie on"):
+        if part := "a local part" if mixer.local_parts() else mixer.needs_grid:
+            with pytest.raises(ValueError, match=rf"has {part}: pass the grid, .* that its 12 tokens lie on"):
                 mixer(torch.zeros(2, 12, 8))
         else:
             assert mixer(torch.zeros(2, 12, 8)).shape == (2, 12, 8)

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from ..dense_form import gradients
-from .variants import VARIANTS, build, random_mask
+from .variants import RIVALS, VARIANTS, build, random_mask
 
 
 class OnImages(torch.nn.Module):
@@ -38,7 +38,9 @@ def slow_unless(condition):
     return [pytest.param(*v.values, id=v.id, marks=[] if condition(v) else pytest.mark.slow) for v in VARIANTS]
 
 
-@pytest.mark.parametrize(("name", "options"), slow_unless(lambda v: "local" in v.id or v.values[0] == "inline"))
+@pytest.mark.parametrize(
+    ("name", "options"), slow_unless(lambda v: v.values[0] == "inline" or ("local" in v.id) != (v.values[0] in RIVALS))
+)
 def test_graphs_are_whole_and_equal_eager(name, options):
     """Traced without a break, forward and backward."""
     check_compiled(name, options, "aot_eager")

@@ -39,6 +39,10 @@ class Place(NamedTuple):
         """The grid of the whole image, from that of the call."""
         return (grid[0] if self.height is None else self.height, *grid[1:])
 
+    def inner_rows(self, grid: Grid) -> Limits:
+        """The rows of the image that are in the call and not halo."""
+        return self.first_row + self.halo[0], self.first_row + grid[0] - self.halo[1]
+
     def inner(self, grid: Grid | None) -> slice:
         """The tokens of a call, (B, n, C), that are not halo."""
         if grid is None or self.halo == (0, 0):

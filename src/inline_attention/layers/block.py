@@ -159,7 +159,7 @@ class Block(nn.Module):
 
     def finish(self, x: Tensor, mixed: Tensor) -> Tensor:
         """The rest of `forward` from the mixer's output before its projection: both (B, n, C), of any tokens."""
-        x = x + self.drop_path(self.mixer.proj_drop(self.mixer.proj(mixed)))
+        x = x + self.drop_path(self.mixer.proj_drop(self.mixer.output(mixed, self.norm1(x))))
         return self._add(x, self.mlp, self.norm2(x))
 
     def _check_bands(self) -> None:

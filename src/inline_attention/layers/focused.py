@@ -4,14 +4,9 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import Unpack
 
-from ..ops.linear import linear_attention, linear_sums, read_linear
-from ..ops.reference import linear_weights
-from ..ops.sums import zero_masked
+from .divided import DividedMixer
 from .local_residual import LocalPart
 from .mixer import MixerOptions
-from .rope import Rotation
-from .summary import Summaries
-from .summed import BandInput, SummedMixer, Sums
 
 FOCUS = 3
 """p of the focused map."""
@@ -48,7 +43,7 @@ class SharedConvolution(LocalPart):
         return self.weight.repeat(self.num_heads, *(1 for _ in self.weight.shape[1:])).unsqueeze(0)
 
 
-class FocusedAttention(SummedMixer):
+class FocusedAttention(DividedMixer):
     """Linear attention with phi(x) = |y| / |y^3| y^3, y = ReLU(x), plus a 5x5 depthwise convolution of the values.
 
     The cube turns queries and keys towards their largest channels and keeps their length.
@@ -73,25 +68,9 @@ class FocusedAttention(SummedMixer):
         """Its own convolution, and the local residual if chosen."""
         return [*([] if self.convolution is None else [self.convolution]), *super().local_parts()]
 
-    rope_after_kernel = True
-
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, rotation: Rotation | None = None) -> Tensor:
-        """Linear attention of the focused queries and keys."""
-        return linear_attention(focused_map(q), focused_map(k), v, mask=mask, rotation=rotation)
-
-    def weights(self, q: Tensor, k: Tensor, mask: Tensor | None, rotation: Rotation | None = None) -> Tensor:
-        """Rows divided by their sum."""
-        return linear_weights(focused_map(q), focused_map(k), mask=mask, rotation=rotation)
-
-    def sum_tokens(self, band: BandInput, before: Summaries) -> Sums:
-        """The sums of focused keys, and of these and values."""
-        k = zero_masked(focused_map(band.k), band.mask)
-        return Sums(linear_sums(k, band.turned_keys(k), band.v))
-
-    def read(self, band: BandInput, summaries: Summaries) -> Tensor:
-        """Rows divided by their sum."""
-        q = focused_map(band.q)
-        return read_linear(q, band.turned_queries(q), summaries[0].count, *summaries[0].sums)
+    def map_queries(self, q: Tensor) -> Tensor:
+        """Sharpened."""
+        return focused_map(q)
 
 
 def focused_map(x: Tensor) -> Tensor:

@@ -11,6 +11,7 @@ so with a local part attention needs as many products as its own projections wou
 Shapes: x (B, N, C).
 """
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Literal, get_args
 
@@ -26,7 +27,6 @@ from ..ops.kernels import Kernel, identity
 from ..ops.local_convolution import local_convolution, tokens_first
 from ..ops.reference import injective_weights
 from ..ops.sums import (
-    add_linear,
     autocast_is_on,
     can_accumulate,
     is_one,
@@ -82,6 +82,8 @@ class InLineAttention(SummedMixer):
         self.kernel = make_kernel(kernel, num_heads, self.head_dim, device=options.get("device"), dtype=options.get("dtype"))
         self.form = form
         self._views = WeightViews(partial(HeadWeights.of, num_heads=num_heads))
+
+    proj: nn.Linear
 
     def folds(self, x: Tensor) -> bool:
         """Whether a forward pass over these tokens takes the folded form.
@@ -139,7 +141,9 @@ class InLineAttention(SummedMixer):
         v = self._values(x, mask) if self.local_parts() else None
         x_mean, a, c = self._fold(x, v, mask)
         if v is None or grid is None:
-            return self._project_folded(x, a, c, residual)
+            if self.gate is None and self.out_norm is None:
+                return self._project_folded(x, a, c, residual)
+            return self.output(torch.baddbmm(c.to(x.dtype).unsqueeze(1), x, a.to(x.dtype)), x, residual)
         x_mean = x_mean if local_input is x else mean_valid(local_input, mask)
         around = self._around(v[:, prefix:], x_mean.to(x.dtype), grid, c)
         if prefix:  # prefix tokens have no neighbours
@@ -148,7 +152,7 @@ class InLineAttention(SummedMixer):
             mixed = torch.cat([alone, around], 1).baddbmm_(x.to(v.dtype), a.to(v.dtype))
         else:
             mixed = torch.baddbmm(around, x.to(v.dtype), a.to(v.dtype))
-        return add_linear(residual, mixed, self.proj)
+        return self.output(mixed, x, residual)
 
     # The same in two steps, for images that come in bands (see `SummedMixer`)
 
@@ -186,8 +190,9 @@ class InLineAttention(SummedMixer):
         if grid is not None and self.local_parts():
             x_mean = summaries[0].input_mean.to(x.dtype)
             base = self._around(self._values(x, mask), x_mean, grid, c)[:, inner]
-        mixed = torch.baddbmm(base, x[:, inner], a.to(x.dtype))
-        projected: Tensor = self.proj_drop(self.proj(mixed))
+        x = x[:, inner]
+        mixed = torch.baddbmm(base, x, a.to(x.dtype))
+        projected: Tensor = self.proj_drop(self.output(mixed, x))
         return projected
 
     def _values(self, x: Tensor, mask: Tensor | None) -> Tensor:
@@ -220,7 +225,11 @@ class InLineAttention(SummedMixer):
         """The local parts, all as one convolution, (B, N, C), with the bias, (B, C), added."""
         parts = self.local_parts()
         kernels = [part.kernels(x_mean) for part in parts]
-        taps = sum(kernels[1:], start=kernels[0]).to(v.dtype)
+        if len(kernels) > 1:  # of different sizes, perhaps: zeros around the smaller ones
+            largest = [max(sides) for sides in zip(*(kernel.shape[2:] for kernel in kernels), strict=True)]
+            kernels = [F.pad(kernel, _around_centre(kernel.shape[2:], largest)) for kernel in kernels]
+        total = sum(kernels[1:], start=kernels[0])
+        taps = total.to(v.dtype)
         taps = taps if is_one(v.shape[0]) else taps.expand(v.shape[0], *taps.shape[1:])
         constants = [constant for constant in (part.constant() for part in parts) if constant is not None]
         return local_convolution(v, taps, grid, bias=sum(constants, start=bias).to(v.dtype))
@@ -238,6 +247,12 @@ class InLineAttention(SummedMixer):
     def extra_repr(self) -> str:
         """Printed by `print(model)`."""
         return f"{super().extra_repr()}, scale={self.scale:.4g}, form={self.form}"
+
+
+def _around_centre(size: Sequence[int], largest: Sequence[int]) -> list[int]:
+    """Zeros before and after each side of a kernel that keep its centre, last side first, as `F.pad` takes them."""
+    missing = [wanted - side for side, wanted in zip(size, largest, strict=True)]
+    return [zeros for count in reversed(missing) for zeros in (count // 2, count // 2)]
 
 
 def _state_of(summaries: Summaries) -> InjectiveState:

@@ -4,17 +4,12 @@ from torch import Tensor
 from typing_extensions import Unpack
 
 from ..ops.kernels import Kernel
-from ..ops.linear import linear_attention, linear_sums, read_linear
-from ..ops.reference import linear_weights
-from ..ops.sums import zero_masked
+from .divided import DividedMixer
 from .kernel import make_kernel
 from .mixer import MixerOptions
-from .rope import Rotation
-from .summary import Summaries
-from .summed import BandInput, SummedMixer, Sums
 
 
-class LinearAttention(SummedMixer):
+class LinearAttention(DividedMixer):
     """out_i = phi(q_i).(sum_j phi(k_j) v_j^T) / phi(q_i).(sum_j phi(k_j)).
 
     Args:
@@ -37,22 +32,6 @@ class LinearAttention(SummedMixer):
         super().__init__(dim, num_heads, local=local, **options)
         self.kernel = make_kernel(kernel, num_heads, self.head_dim, device=options.get("device"), dtype=options.get("dtype"))
 
-    rope_after_kernel = True
-
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, rotation: Rotation | None = None) -> Tensor:
-        """Keys and values first, then queries."""
-        return linear_attention(self.kernel(q), self.kernel(k), v, mask=mask, rotation=rotation)
-
-    def weights(self, q: Tensor, k: Tensor, mask: Tensor | None, rotation: Rotation | None = None) -> Tensor:
-        """Rows divided by their sum."""
-        return linear_weights(self.kernel(q), self.kernel(k), mask=mask, rotation=rotation)
-
-    def sum_tokens(self, band: BandInput, before: Summaries) -> Sums:
-        """The sums of keys, and of keys and values."""
-        k = zero_masked(self.kernel(band.k), band.mask)
-        return Sums(linear_sums(k, band.turned_keys(k), band.v))
-
-    def read(self, band: BandInput, summaries: Summaries) -> Tensor:
-        """Rows divided by their sum."""
-        q = self.kernel(band.q)
-        return read_linear(q, band.turned_queries(q), summaries[0].count, *summaries[0].sums)
+    def map_queries(self, q: Tensor) -> Tensor:
+        """By the kernel."""
+        return self.kernel(q)

@@ -8,7 +8,7 @@ Shapes
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
@@ -22,6 +22,7 @@ from ..ops.masks import reduce_mask
 from ..ops.shifted_windows import Cuts, Window, valid_tokens
 from ..ops.sums import add_linear, is_plain, mean_valid, to_fp32, without_autocast, zero_masked
 from .bands import InBands
+from .layout import Layout, reduced_grid
 from .local_residual import LocalPart, add_local, local_rows
 from .mixer_parts import PartChoice, PartOptions
 from .rope import Rotation
@@ -31,12 +32,12 @@ from .windowed import Windowed
 class AttentionRows(NamedTuple):
     """Dense weights of chosen queries: out[b, i, c] = sum_n (mixed[b, head of c, i, n] + local[b, c, i, n]) v[b, n, c].
 
-    LePE adds its bias to that, a constant.
+    LePE adds its bias to that, a constant. `Mixer.output` makes the layer's output of it: norm, gate, projection.
     """
 
     mixed: Tensor
     """(B, heads, queries, N): the mixer's own weights over all tokens, zero outside the query's window if there are windows.
-    Hydra has a head for each channel. With spatial reduction, N is the number of reduced keys."""
+    Hydra has a head for each channel, PolaFormer two for each head. With spatial reduction, N is the number of reduced keys."""
     local: Tensor | None
     """(B, C, queries, N): the weights of the convolutions of the values; None where there are none."""
 
@@ -85,7 +86,7 @@ class Mixer(InBands, nn.Module, ABC):
             never formed, so whole keys are dropped and not single weights; `softmax` drops single weights, as usual.
         proj_drop: dropout after the output projection.
         grid_dims: how many sides the grid has: 1, 2 or 3.
-        parts: local, local_size, lepe, windows, reduction, context_dim, rope: see `PartChoice`.
+        parts: local, local_size, lepe, gate, out_norm, windows, reduction, context_dim, rope and so on: see `PartChoice`.
     """
 
     half_precision: ClassVar[bool] = False
@@ -96,6 +97,20 @@ class Mixer(InBands, nn.Module, ABC):
     """Whether the MLP of the block has a depthwise convolution (`DepthwiseMlp`)."""
     takes_rope: ClassVar[bool] = True
     """Whether products of queries and keys are summed over pairs of channels, so that turning them means a distance."""
+    divides: ClassVar[bool] = False
+    """Whether rows are divided by a sum, which `rope_in_divisor` turns too."""
+    is_weighted_sum: ClassVar[bool] = True
+    """Whether an output is a weighted sum of values; if not, `weights` and `attention_rows` are errors."""
+    refuses: ClassVar[Mapping[str, str]] = {}
+    """Parts that the design cannot have ("windows", "reduction", "context"), each with the reason."""
+    needs_grid: ClassVar[str | None] = None
+    """What in the formula needs the grid, if anything does."""
+    stretches: ClassVar[bool] = False
+    """Whether something is stretched over the grid, whatever its size, so that a padded grid is not like a smaller one."""
+    reads_layout: ClassVar[bool] = False
+    """Whether both forms of the formula take a keyword `layout`."""
+    own_projections: ClassVar[bool] = False
+    """Whether q, kv and proj are not the usual ones, so that those of another attention cannot be taken over."""
 
     def __init__(
         self,
@@ -116,22 +131,56 @@ class Mixer(InBands, nn.Module, ABC):
         super().__init__()
         check_heads(dim, num_heads)
         choice = PartChoice(num_heads, grid_dims, local, **parts)
+        self._check_refused(choice)
         if not 0 <= attn_drop < 1:
             raise ValueError(f"attn_drop must be in [0, 1), got {attn_drop}")
         self.dim, self.num_heads, self.head_dim = dim, num_heads, dim // num_heads
         self.grid_dims, self.context_dim, self.attn_drop = grid_dims, choice.context_dim, attn_drop
-        # q and kv, not one qkv: cross-attention and reduced keys need them apart. In a checkpoint with one qkv, the first C
-        # rows are q.
-        self.q = nn.Linear(dim, dim, bias=qkv_bias, device=device, dtype=dtype)
-        self.kv = nn.Linear(choice.context_dim or dim, 2 * dim, bias=qkv_bias, device=device, dtype=dtype)
+        linear = partial(nn.Linear, device=device, dtype=dtype)
+        self.make_projections(linear, choice.context_dim or dim, qkv_bias)
         norm = partial(nn.LayerNorm, self.head_dim, device=device, dtype=dtype) if qk_norm else nn.Identity
         self.q_norm, self.k_norm = norm(), norm()
         # these names, and their order, are those of stored checkpoints and optimizers
-        self.local, self.lepe, self.reduction, self.windowed, self.rope = choice.make(dim, device, dtype)
+        parts_made = choice.make(dim, self.width, device, dtype)
+        self.local, self.lepe, self.reduction, self.windowed, self.rope, self.out_norm, self.gate = parts_made
         if self.rope is not None and not self.takes_rope:
             raise ValueError(f"{type(self).__name__} multiplies channel by channel and takes no rope, got {self.rope.kind!r}")
-        self.proj = nn.Linear(dim, dim, bias=proj_bias, device=device, dtype=dtype)
+        self.proj: nn.Module = self.make_output(linear, proj_bias)
         self.proj_drop = nn.Dropout(proj_drop)
+
+    # Projections: a subclass may have its own, and says so by `own_projections`
+
+    def make_projections(self, linear: Callable[..., nn.Linear], source_dim: int, bias: bool) -> None:
+        """Make the modules that `project_queries` and `project_keys_values` use; `linear` is `nn.Linear` on the right device.
+
+        q and kv, not one qkv: cross-attention and reduced keys need them apart. In a checkpoint with one qkv, the first C rows
+        are q.
+        """
+        self.q = linear(self.dim, self.dim, bias=bias)
+        self.kv = linear(source_dim, 2 * self.dim, bias=bias)
+
+    def make_output(self, linear: Callable[..., nn.Linear], bias: bool) -> nn.Module:
+        """The output projection, (B, N, width) -> (B, N, C)."""
+        return linear(self.width, self.dim, bias=bias)
+
+    @property
+    def width(self) -> int:
+        """Channels before the output projection."""
+        return self.dim
+
+    def project_queries(self, x: Tensor) -> Tensor:
+        """(B, M, C) -> (B, M, width), before heads are split."""
+        queries: Tensor = self.q(x)
+        return queries
+
+    def project_keys_values(self, source: Tensor) -> tuple[Tensor, Tensor]:
+        """Keys and values, (B, N, width) each."""
+        keys, values = self.kv(source).chunk(2, dim=-1)
+        return keys, values
+
+    def local_values(self, x: Tensor, v: Tensor, grid: Grid) -> Tensor:
+        """The values on the grid of x, (B, N, C), that local parts convolve where v, (B, n, C), are those of a reduced map."""
+        return self.project_keys_values(x)[1]
 
     # The formula: a subclass gives it
 
@@ -140,6 +189,7 @@ class Mixer(InBands, nn.Module, ABC):
         """The formula: (B, heads, M, d) from q (B, heads, M, d) and k, v (B, heads, N, d).
 
         With `rope_after_kernel`, both forms of the formula take a keyword `rotation`, and turn what comes out of the kernel.
+        With `reads_layout`, both take a keyword `layout`, which says how the tokens lie.
         """
 
     @abstractmethod
@@ -156,6 +206,11 @@ class Mixer(InBands, nn.Module, ABC):
     def window_weights(self, q: Tensor, k: Tensor, cuts: Cuts, mask: Tensor | None = None, **options: Any) -> Tensor:
         """`weights` inside windows."""
         return self.weights(q, k, valid_tokens(cuts, q) if mask is None else mask, **options)
+
+    @classmethod
+    def size_options(cls, grid: Grid, num_prefix_tokens: int) -> dict[str, Any]:
+        """Arguments for parameters that are bound to a size, in a model whose images have this grid at this layer."""
+        return {}
 
     # Abilities: blocks and tools read these and `InBands`, and do not test for classes
 
@@ -227,15 +282,24 @@ class Mixer(InBands, nn.Module, ABC):
         """
         x, grid = given.x, given.grid
         if self.windowed is not None and grid is not None:
-            return add_linear(given.residual, self.windowed.mix(self, x, grid, given.local_input, given.mask), self.proj)
+            mixed = self.windowed.mix(self, x, grid, given.local_input, given.mask)
+            return self.output(mixed, x, given.residual)
         source, mask = self._key_source(given)
         q, k, v = self._project(x, mask, source, given.rotation)
-        out = self.merge_heads(self._attend(q, k, v, mask, **(given.rotation.formula_options() if given.rotation else {})))
+        out = self.merge_heads(self._attend(q, k, v, mask, **self._formula_options(given)))
         if grid is not None and given.context is None and (parts := self.local_parts()):
-            values = self.merge_heads(v) if source is None else zero_masked(self.kv(x).chunk(2, dim=-1)[1], given.mask)
+            values = self.merge_heads(v)
+            if source is not None:
+                values = zero_masked(self.local_values(x, values, grid), given.mask)
             x_mean = mean_valid(given.local_input, given.mask).to(x.dtype)
-            out = add_local(out, parts, x_mean, values, grid, given.num_prefix_tokens)
-        return add_linear(given.residual, out, self.proj)
+            out = self._add_local(out, parts, x_mean, values, grid, given.num_prefix_tokens)
+        return self.output(out, x, given.residual)
+
+    def output(self, mixed: Tensor, x: Tensor, residual: Tensor | None = None) -> Tensor:
+        """From what is mixed, (B, M, width), and the layer's input to its output: norm, gate, projection, residual."""
+        mixed = mixed if self.out_norm is None else self.out_norm(mixed)
+        mixed = mixed if self.gate is None else self.gate(mixed, x)
+        return add_linear(residual, mixed, self.proj)
 
     def project(
         self,
@@ -272,17 +336,17 @@ class Mixer(InBands, nn.Module, ABC):
         The other arguments are those of `forward`. Memory is linear in the number of queries; local rows are by channel.
         In windows, all rows of a window are made before the chosen ones are taken.
         """
+        if not self.is_weighted_sum:
+            raise ValueError(f"{type(self).__name__} has no attention rows: its output is not a weighted sum of values")
         given = self._prepare(x, grid, num_prefix_tokens, mask, context, local_input, rotation)
         chosen = check_queries(queries, x)
         if self.windowed is not None and grid is not None:
             return AttentionRows(*self.windowed.rows(self, given.x, grid, given.local_input, chosen, mask))
         source, key_mask = self._key_source(given)
         q, k, _ = self._project(given.x, key_mask, source, given.rotation)
-        of_chosen = None if given.rotation is None else given.rotation.chosen(chosen)
         with without_autocast(x.device):
-            mixed = self.weights(
-                to_fp32(q[:, :, chosen]), to_fp32(k), key_mask, **(of_chosen.formula_options() if of_chosen else {})
-            )
+            options = self._formula_options(given, q, chosen)
+            mixed = self.weights(to_fp32(q[:, :, chosen]), to_fp32(k), key_mask, **options)
         if grid is None or context is not None or not (parts := self.local_parts()):
             return AttentionRows(mixed, None)
         x_mean = mean_valid(given.local_input, mask).to(x.dtype)
@@ -316,8 +380,7 @@ class Mixer(InBands, nn.Module, ABC):
             check_grid(grid, x.shape[1], num_prefix_tokens)
             if len(grid) != self.grid_dims:
                 raise ValueError(f"grid {tuple(grid)} has {len(grid)} sides, the layer has grid_dims={self.grid_dims}")
-        elif context is None and (self.local_parts() or self.rope is not None):
-            part = "a local part" if self.local_parts() else "rotary positions"
+        elif context is None and (part := self._grid_part()):
             raise ValueError(f"this layer has {part}: pass the grid, such as (H, W), that its {x.shape[1]} tokens lie on")
         # zeroed on entry: multiplying by zero later would let a NaN through, forward or backward
         x = zero_masked(x, mask) if context is None else x
@@ -340,9 +403,26 @@ class Mixer(InBands, nn.Module, ABC):
                 raise ValueError(f"a layer with windows or spatial reduction needs the grid (H, W) of its {x.shape[1]} tokens")
             if num_prefix_tokens or context is not None or rotation is not None:
                 raise ValueError("a layer with windows or spatial reduction takes no prefix tokens, no context and no rotation")
+        if context is not None and "context" in self.refuses:
+            raise ValueError(f"{type(self).__name__} reads no context: {self.refuses['context']}")
         if rotation is not None and (self.rope is not None or context is not None):
             given = "has rope of its own" if self.rope is not None else "reads a context"
             raise ValueError(f"this layer {given} and takes no rotation: leave one of them out")
+
+    def _check_refused(self, choice: PartChoice) -> None:
+        """Raise for parts that this design cannot have."""
+        asked = {"windows": choice.windows, "reduction": choice.reduction > 1, "context": choice.context_dim is not None}
+        for part, reason in self.refuses.items():
+            if asked[part]:
+                raise ValueError(f"{type(self).__name__} takes no {part}: {reason}")
+        if choice.rope_in_divisor and not self.divides:
+            raise ValueError(f"{type(self).__name__} divides by nothing that could turn: leave rope_in_divisor=True out")
+
+    def _grid_part(self) -> str | None:
+        """What needs the grid of the tokens, if anything does."""
+        if self.local_parts():
+            return "a local part"
+        return "rotary positions" if self.rope is not None else self.needs_grid
 
     def own_rotation(self, x: Tensor, grid: Grid | None, num_prefix_tokens: int = 0, *, first_row: int = 0) -> Rotation | None:
         """The rotation of these tokens by the layer's own `rope`: see `RotaryPositions.rotation`."""
@@ -364,16 +444,46 @@ class Mixer(InBands, nn.Module, ABC):
         self, x: Tensor, mask: Tensor | None, source: Tensor | None, rotation: Rotation | None
     ) -> tuple[Tensor, Tensor, Tensor]:
         """q (B, heads, M, d), k and v (B, heads, N, d); masked keys and values are zero. x is zero where masked already."""
-        keys, values = self.kv(x if source is None else zero_masked(source, mask)).chunk(2, dim=-1)
-        q, k, v = self.q_norm(self.split_heads(self.q(x))), self.k_norm(self.split_heads(keys)), self.split_heads(values)
+        tokens = self.project_queries(x), *self.project_keys_values(x if source is None else zero_masked(source, mask))
+        q, k, v = map(self.split_heads, tokens)
+        q, k = self.q_norm(q), self.k_norm(k)
         if rotation is not None and not rotation.after_kernel:
             q, k = rotation(q, k)
         return q, zero_masked(k, mask), zero_masked(v, mask)  # again: the projection's bias made them non-zero
 
+    def _formula_options(
+        self, given: MixerInput, queries: Tensor | None = None, chosen: Tensor | None = None
+    ) -> dict[str, Any]:
+        """What `attend` and `weights` take besides: the rotation of what comes out of the kernel, and the layout.
+
+        Args:
+            queries, chosen: all queries and the indices of those that the formula is asked for, if not for all.
+        """
+        rotation = given.rotation if chosen is None or given.rotation is None else given.rotation.chosen(chosen)
+        options = {} if rotation is None else rotation.formula_options()
+        if not self.reads_layout:
+            return options
+        ratio = 1 if self.reduction is None else self.reduction.ratio
+        own = given.context is None
+        key_grid, mask = (reduced_grid(given.grid, ratio), given.mask) if own else (None, None)
+        prefix = given.num_prefix_tokens
+        return {**options, "layout": Layout(given.grid, key_grid, prefix, mask, all_queries=queries, chosen=chosen)}
+
+    def _add_local(
+        self, out: Tensor, parts: Sequence[LocalPart], x_mean: Tensor, values: Tensor, grid: Grid, num_prefix_tokens: int
+    ) -> Tensor:
+        """`add_local` to the C channels of the heads; a design with more channels has the others after them."""
+        if self.width == self.dim:
+            return add_local(out, parts, x_mean, values, grid, num_prefix_tokens)
+        heads, others = out[..., : self.dim], out[..., self.dim :]
+        return torch.cat([add_local(heads, parts, x_mean, values[..., : self.dim], grid, num_prefix_tokens), others], -1)
+
     def project_channels(self, x: Tensor, channels: slice) -> tuple[Tensor, Tensor, Tensor]:
         """Some channels of queries, keys and values, (B, N, chosen) each, before they are split into heads."""
-        if not (is_plain(self.q) and is_plain(self.kv)):
-            return self.q(x)[..., channels], *(part[..., channels] for part in self.kv(x).chunk(2, dim=-1))
+        usual = type(self).project_keys_values is Mixer.project_keys_values
+        if not (usual and is_plain(self.q) and is_plain(self.kv)):
+            keys, values = self.project_keys_values(x)
+            return self.project_queries(x)[..., channels], keys[..., channels], values[..., channels]
         weights = (self.q.weight, *self.kv.weight.chunk(2))
         biases = (None,) * 3 if self.q.bias is None else (self.q.bias, *self.kv.bias.chunk(2))
         q, k, v = (

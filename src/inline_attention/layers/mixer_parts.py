@@ -1,4 +1,4 @@
-"""The parts that a mixer can carry, by name: local residual, LePE, windows, reduced keys, context, rotary positions.
+"""The parts that a mixer can carry, by name: local residual, LePE, gate, norm, windows, reduced keys, context, positions.
 
 A part is made and checked here. A new part is a field in `PartChoice` and a line in its `make`.
 """
@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from ..ops.checks import Grid
 from ..ops.shifted_windows import Window, pad_image
+from .gate import Gate, GateKind
 from .lepe import LocalEncoding
 from .local_residual import LocalResidual
 from .rope import Rope, RotaryPositions
@@ -22,11 +23,15 @@ class PartOptions(TypedDict, total=False):
     """Keyword arguments of every mixer that choose its parts; `PartChoice` documents them."""
 
     local_size: int | tuple[int, ...]
-    lepe: bool
+    lepe: bool | int
+    lepe_shared: bool
+    gate: bool | GateKind
+    out_norm: bool
     windows: Sequence[Window]
     reduction: int
     context_dim: int | None
     rope: Rope | None
+    rope_in_divisor: bool
 
 
 class Parts(NamedTuple):
@@ -37,6 +42,8 @@ class Parts(NamedTuple):
     reduction: "SpatialReduction | None"
     windowed: Windowed | None
     rope: RotaryPositions | None
+    out_norm: nn.LayerNorm | None
+    gate: Gate | None
 
 
 @dataclass(frozen=True)
@@ -49,8 +56,16 @@ class PartChoice:
     """Add the paper's local residual, an input-dependent convolution of the values (`LocalResidual`)."""
     local_size: int | tuple[int, ...] = 3
     """The size of its kernels, one number or one for each side."""
-    lepe: bool = False
-    """Add LePE, a 3x3 depthwise convolution of the values with learned kernels (`LocalEncoding`)."""
+    lepe: bool | int = False
+    """Add LePE, a depthwise convolution of the values with learned kernels (`LocalEncoding`): 3 taps a side, or this odd
+    number of them, such as 5."""
+    lepe_shared: bool = False
+    """Let the heads share LePE's kernels, as in PolaFormer."""
+    gate: bool | GateKind = False
+    """Multiply what is mixed, local parts included, by a map of the input before the output projection (`Gate`): "linear",
+    or True, or "silu"."""
+    out_norm: bool = False
+    """LayerNorm of what is mixed, before the gate, as in NaLaFormer."""
     windows: Sequence[Window] = ()
     """Attend inside windows of the map instead of across all of it. Several windows share the heads evenly: the first heads
     attend in the first window, and so on (CSwin's two stripes). The local parts treat a window as an image."""
@@ -62,10 +77,18 @@ class PartChoice:
     rope: Rope | None = None
     """Turn queries and keys by their positions (`RotaryPositions`): "heads" or "all". In windows, positions count from the
     window's corner. A context has no positions: where one is read, nothing is turned."""
+    rope_in_divisor: bool = False
+    """Turn queries and keys in the sum that divides a row too, where there is one: rows then sum to 1, and the divisor can come
+    near zero. Otherwise it is made of queries and keys as they are."""
 
     def __post_init__(self) -> None:
         check_windows(self.windows, self.num_heads)
         grid_dims, context_dim, local, lepe = self.grid_dims, self.context_dim, self.local, self.lepe
+        if lepe is not True and (lepe < 0 or (lepe and (lepe < 3 or lepe % 2 == 0))):
+            raise ValueError(f"lepe must be True, which is 3, or an odd number of taps from 3 on, got {lepe}")
+        if (self.lepe_shared and not lepe) or (self.rope_in_divisor and self.rope is None):
+            missing = "lepe_shared=True needs lepe" if self.lepe_shared and not lepe else "rope_in_divisor=True needs rope"
+            raise ValueError(f"{missing}, got {lepe=}, rope={self.rope!r}")
         if (self.windows or self.reduction != 1) and (grid_dims != 2 or context_dim is not None):
             raise ValueError(f"windows and reduction need a map, got {grid_dims=}, {context_dim=}")
         if self.reduction < 1 or (self.windows and self.reduction > 1):
@@ -83,16 +106,29 @@ class PartChoice:
         if self.local_size != 3 and (lepe or not local):
             raise ValueError(f"local_size={self.local_size} needs local=True and lepe=False, got {local=}, {lepe=}")
 
-    def make(self, dim: int, device: torch.device | str | None, dtype: torch.dtype | None) -> Parts:
-        """The chosen parts, for `dim` channels."""
+    def make(self, dim: int, width: int, device: torch.device | str | None, dtype: torch.dtype | None) -> Parts:
+        """The chosen parts, for `dim` channels, and `width` of them before the output projection."""
         heads, dims, size, ratio = self.num_heads, self.grid_dims, self.local_size, self.reduction
         return Parts(
             LocalResidual(dim, heads, size, dims, device=device, dtype=dtype) if self.local else None,
-            LocalEncoding(dim, dims, device=device, dtype=dtype) if self.lepe else None,
+            self._local_encoding(dim, device, dtype),
             SpatialReduction(dim, ratio, device=device, dtype=dtype) if ratio > 1 else None,
             Windowed(tuple(self.windows)) if self.windows else None,
-            None if self.rope is None else RotaryPositions(self.rope, heads, dim // heads, dims),
+            None if self.rope is None else RotaryPositions(self.rope, heads, dim // heads, dims, self.rope_in_divisor),
+            nn.LayerNorm(width, device=device, dtype=dtype) if self.out_norm else None,
+            self._gate(dim, width, device, dtype),
         )
+
+    def _local_encoding(self, dim: int, device: torch.device | str | None, dtype: torch.dtype | None) -> LocalEncoding | None:
+        if not self.lepe:
+            return None
+        size, shared = 3 if self.lepe is True else self.lepe, self.num_heads if self.lepe_shared else 1
+        return LocalEncoding(dim, self.grid_dims, size, shared, device=device, dtype=dtype)
+
+    def _gate(self, dim: int, width: int, device: torch.device | str | None, dtype: torch.dtype | None) -> Gate | None:
+        if self.gate is False:
+            return None
+        return Gate(dim, width, "linear" if self.gate is True else self.gate, device=device, dtype=dtype)
 
 
 class SpatialReduction(nn.Module):

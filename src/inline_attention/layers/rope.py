@@ -3,7 +3,8 @@
 A pair of channels (a, b) of a token turns by an angle t to (a cos t - b sin t, b cos t + a sin t), so that the product of a
 query and a key depends on how far apart they are. Prefix tokens are on no grid and are not turned. Where the feature map of a
 mixer is positive and its rows are divided by their sum, the turn comes after the map and only in the numerator: the divisor
-stays positive, and the rows no longer sum to exactly 1.
+stays positive, and the rows no longer sum to exactly 1. With `in_divisor` it is in both: rows sum to 1, and the divisor can
+come near zero.
 
 Shapes: tables (..., N, 2 d), sines and then cosines, as timm has them; they broadcast to (B, heads, N, 2 d).
 """
@@ -35,6 +36,8 @@ class Rotation:
     """Whether channels c and c + d/2 are a pair, as in DINOv3, and not 2c and 2c + 1."""
     after_kernel: bool = False
     """Whether the mixer's feature map comes first."""
+    in_divisor: bool = False
+    """Whether the sum that divides a row is made of turned queries and keys too."""
 
     @classmethod
     def from_table(cls, table: Tensor, *, num_prefix_tokens: int = 0, half: bool = False) -> "Rotation":
@@ -48,9 +51,10 @@ class Rotation:
         return self.of_queries(q), self.of_keys(k)
 
     def of_queries(self, q: Tensor) -> Tensor:
-        """(B, heads, M, d), turned in fp32 or better."""
-        turned: Tensor = apply_rot_embed_cat(to_fp32(q), self.queries, self.half)
-        return turned.to(q.dtype)
+        """(B, heads, M, d), turned in fp32 or better; of a feature map with more channels, each d of them."""
+        parts = to_fp32(q).split(self.queries.shape[-1] // 2, -1)
+        turned = [apply_rot_embed_cat(part, self.queries, self.half) for part in parts]
+        return (turned[0] if len(turned) == 1 else torch.cat(turned, -1)).to(q.dtype)
 
     def of_keys(self, k: Tensor) -> Tensor:
         """(B, heads, N, d), turned in fp32 or better."""
@@ -91,6 +95,8 @@ class RotaryPositions:
     num_heads: int
     head_dim: int
     grid_dims: int
+    in_divisor: bool = False
+    """Whether the sum that divides a row is made of turned queries and keys too."""
 
     def __post_init__(self) -> None:
         check_name("rope", self.kind, get_args(Rope))
@@ -117,7 +123,7 @@ class RotaryPositions:
         angles = F.pad(self._angles(grid, like, first_row), (0, 0, num_prefix_tokens, 0))
         angles = torch.stack([angles, angles], -1).flatten(-2)
         table = torch.cat([angles.sin(), angles.cos()], -1)
-        return Rotation(table, table, after_kernel=after_kernel)
+        return Rotation(table, table, after_kernel=after_kernel, in_divisor=self.in_divisor)
 
     def _angles(self, grid: Grid, like: Tensor, first_row: int) -> Tensor:
         """(1 or heads, N, d / 2)."""

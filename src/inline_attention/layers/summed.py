@@ -13,6 +13,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from ..ops.checks import Grid
@@ -76,7 +77,7 @@ class BandInput:
     def q(self) -> Tensor:
         """Queries, turned unless that is for after the kernel."""
         with self._precision():
-            q = self.mixer.q_norm(self.mixer.split_heads(self.mixer.q(self.tokens)))
+            q = self.mixer.q_norm(self.mixer.split_heads(self.mixer.project_queries(self.tokens)))
         return to_fp32(q if self._turn is None else self._turn.of_queries(q))
 
     @cached_property
@@ -97,10 +98,14 @@ class BandInput:
         return zero_masked(self._keys_and_values[1], self.full_mask)
 
     @cached_property
+    def keys(self) -> Tensor:
+        """(B, halo + n + halo, C): before their norm and turn, zero where masked."""
+        return zero_masked(self._keys_and_values[0], self.full_mask)
+
+    @cached_property
     def _keys_and_values(self) -> tuple[Tensor, Tensor]:
         with self._precision():
-            keys, values = self.mixer.kv(self.x).chunk(2, dim=-1)
-        return keys, values
+            return self.mixer.project_keys_values(self.x)
 
     def turned_queries(self, q: Tensor) -> Tensor:
         """What comes out of the mixer's kernel, turned if that is for after the kernel."""
@@ -109,6 +114,10 @@ class BandInput:
     def turned_keys(self, k: Tensor) -> Tensor:
         """The same for keys."""
         return k if self.rotation is None or not self.rotation.after_kernel else self.rotation.of_keys(k)
+
+    def in_divisor(self, tokens: Tensor, turned: Tensor) -> Tensor:
+        """Of queries or keys, those that the divisor is made of."""
+        return turned if self.rotation is not None and self.rotation.in_divisor else tokens
 
     @property
     def _turn(self) -> Rotation | None:
@@ -171,6 +180,7 @@ class SummedMixer(Mixer):
             mixed = self.merge_heads(self.read(band, summaries)).to(x.dtype)
         if grid is not None and (parts := self.local_parts()):
             x_mean = summaries[0].input_mean.to(x.dtype)
-            mixed = mixed + add_local(x.new_zeros(()), parts, x_mean, band.values, grid)[:, band.inner]
-        projected: Tensor = self.proj_drop(self.proj(mixed))
+            local = add_local(x.new_zeros(()), parts, x_mean, band.values[..., : self.dim], grid)[:, band.inner]
+            mixed = mixed + F.pad(local, (0, self.width - self.dim))
+        projected: Tensor = self.proj_drop(self.output(mixed, band.tokens))
         return projected

@@ -18,6 +18,7 @@ from torch import Tensor
 from ..ops.checks import Grid
 from ..ops.shifted_windows import Cuts, Slab, Window, cut, from_windows, rows_from_windows, to_windows, valid_tokens
 from ..ops.sums import mean_valid, to_fp32, without_autocast, zero_masked
+from .layout import Layout
 from .local_residual import add_local, local_rows
 from .rope import Rotation
 
@@ -93,7 +94,7 @@ class Windowed:
 
     def _head_groups(self, mixer: "Mixer", x: Tensor, grid: Grid, mask: Tensor | None) -> Iterator[HeadGroup]:
         """For each window the heads that attend in it, projected and cut. x is zero where masked."""
-        projected = (mixer.q(x), *zero_masked(mixer.kv(x), mask).chunk(2, dim=-1))
+        projected = mixer.project_queries(x), *(zero_masked(part, mask) for part in mixer.project_keys_values(x))
         for number, window in enumerate(self.windows):
             channels = self.channels(mixer.dim, number)
             q, k, v = (tokens[..., channels] for tokens in projected)
@@ -110,6 +111,10 @@ class Windowed:
             q, k = rotation(q, k)
         valid = None if mask is None else to_windows(mask.unsqueeze(-1), cuts).squeeze(-1)
         options = rotation.formula_options() if rotation else {}
+        if mixer.reads_layout:
+            heads = mixer.num_heads // len(self.windows)
+            these, own = slice(number * heads, (number + 1) * heads), valid_tokens(cuts, q) if valid is None else valid
+            options = {**options, "layout": Layout(cuts.size, cuts.size, mask=own, heads=these)}
         return HeadGroup(cuts, self.channels(mixer.dim, number), q, k, v, valid, options)
 
     def _rotation(self, mixer: "Mixer", cuts: Cuts, number: int, x: Tensor) -> Rotation | None:

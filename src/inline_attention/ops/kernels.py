@@ -1,6 +1,7 @@
 """Feature maps phi, as the paper names them: (B, heads, N, d) -> the same shape."""
 
 from collections.abc import Callable
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -8,8 +9,27 @@ from torch import Tensor
 from .checks import check_name
 
 Kernel = Callable[[Tensor], Tensor]
-Rotation = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
-"""Rotates queries and keys, after the feature map, by their positions: to the same shapes. `layers/rope.py` makes it."""
+
+
+class Rotation(Protocol):
+    """Rotates queries and keys, after the feature map, by their positions: to the same shapes. `layers/rope.py` makes it."""
+
+    @property
+    def in_divisor(self) -> bool:
+        """Whether the divisor is made of rotated queries and keys too."""
+        ...
+
+    def __call__(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+        """Both, rotated."""
+        ...
+
+
+def rotate(q: Tensor, k: Tensor, rotation: Rotation | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Queries and keys for the numerator, and those for the divisor, after the feature map."""
+    if rotation is None:
+        return q, k, q, k
+    rotated_q, rotated_k = rotation(q, k)
+    return (rotated_q, rotated_k, rotated_q, rotated_k) if rotation.in_divisor else (rotated_q, rotated_k, q, k)
 
 
 def identity(x: Tensor) -> Tensor:

@@ -5,7 +5,7 @@ Shapes: q (B, heads, M, d), k (B, heads, N, d), v (B, heads, N, e), mask (B, N),
 
 from torch import Tensor
 
-from .kernels import Rotation
+from .kernels import Rotation, rotate
 from .sums import count_valid, zero_masked
 
 
@@ -15,10 +15,10 @@ def linear_attention(
     """phi(q).(mean_j phi(k_j) v_j^T) / (phi(q).(mean_j phi(k_j)) + eps): `reference.linear_weights(q, k) @ v` in linear time.
 
     q and k are given after the feature map. Means stand for sums, so that nothing grows with the number of tokens. `rotation`
-    rotates q and k in the numerator only.
+    rotates q and k in the numerator, and in the divisor only if it says so.
     """
     k, v = zero_masked(k, mask), zero_masked(v, mask)
-    rotated_q, rotated_k = (q, k) if rotation is None else rotation(q, k)
+    rotated_q, rotated_k, q, k = rotate(q, k, rotation)
     return read_linear(q, rotated_q, count_valid(k, mask), *linear_sums(k, rotated_k, v), eps=eps)
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from .checks import Grid
-from .kernels import Rotation
+from .kernels import Rotation, rotate
 from .sums import count_valid, zero_masked
 
 
@@ -33,13 +33,11 @@ def linear_weights(
     """phi(q_i).phi(k_j) / (sum_t phi(q_i).phi(k_t) + N eps): the row is divided by its sum.
 
     Dividing forgets the length of phi(q): queries on one ray get the same row. With rotary positions R, the numerator is
-    R_i phi(q_i).R_j phi(k_j), and the divisor is unchanged.
+    R_i phi(q_i).R_j phi(k_j), and the divisor is unchanged, unless the rotation is one for both.
     """
-    k = zero_masked(k, mask)
-    similarity = q @ k.mT
-    rotated_q, rotated_k = (q, k) if rotation is None else rotation(q, k)
+    rotated_q, rotated_k, q, k = rotate(q, zero_masked(k, mask), rotation)
     count = count_valid(k, mask)[:, None, None, None].clamp(min=1)
-    return rotated_q @ rotated_k.mT / (similarity.sum(-1, keepdim=True) + count * eps)
+    return rotated_q @ rotated_k.mT / ((q @ k.mT).sum(-1, keepdim=True) + count * eps)
 
 
 def injective_weights(q: Tensor, k: Tensor, *, scale: float | None = None, mask: Tensor | None = None) -> Tensor:
