@@ -1,4 +1,4 @@
-"""`inline predict`: classify images; or, with detectors and segmenters, draw what they find."""
+"""`inline predict`: classify images or slides; or, with detectors and segmenters, draw what they find."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,23 +16,27 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Predict:
-    """Classify images; or draw objects or segments over them, with models that detect or segment.
+    """Classify images; draw objects or segments over them; or predict slides from files of tile features, as the model does.
 
     With --onnx FILE or --openvino FILE, an exported model is used, without torch: `inline predict --onnx FILE --help`.
     """
 
     images: Annotated[tuple[str, ...], tyro.conf.Positional]
-    """Files, folders, or '-' for the standard input: an image, or a list of paths, one a line."""
+    """Files, folders, or '-' for the standard input: an image, or a list of paths, one a line. Or files of features."""
     model: str | None = None
     """A run's folder, a file of weights, or a model's name with --pretrained or --weights; unset: the newest under runs/."""
-    task: Literal["classify", "detect", "segment"] | None = None
+    task: Literal["classify", "detect", "segment", "bags"] | None = None
     """What the model was trained for; unset: as its file says."""
     pretrained: bool = False
     """Take the published weights of a model that is given by name; they are downloaded unless they are here."""
     weights: Path | None = None
     """For a model that is given by name: a file of weights, or a folder of published files."""
     out: Path | None = None
-    """Folder for the images that detectors and segmenters draw; unset: predictions/."""
+    """Folder for the images that detectors and segmenters draw, and for maps of attention; unset: predictions/."""
+    attention: bool = False
+    """Slides: write how the model weighs each tile, as GeoJSON that QuPath opens and as PNG."""
+    layer: int = -1
+    """Of --attention: the number of the layer, from 0 on; -1: the last one."""
     threshold: float | None = None
     """Detection: the least score of an object that is printed and drawn; unset: 0.5."""
     inference: Literal["whole", "slide"] | None = None
@@ -60,6 +64,7 @@ class Predict:
         """Predict a batch at a time, and print as results come."""
         from ..training.load_trained import load_trained, task_named
         from .arguments import usable_device
+        from .bags import predict_bags
         from .dense import predict_dense
         from .train import newest_run
 
@@ -73,6 +78,11 @@ class Predict:
         task = task_named(model, self.weights)
         if self.task not in (None, task):
             raise ValueError(f"{self.weights or model} was trained to {task}, not to {self.task}")
+        if task == "bags":
+            predict_bags(self, str(self.weights or model), device)
+            return
+        if self.attention or self.layer != -1:
+            raise ValueError("--attention and --layer are for models of slides: `inline analyze maps` draws those of images")
         if task != "classify":
             predict_dense(self, str(self.weights or model), device)
             return
