@@ -1,11 +1,12 @@
 """`inline predict`: classify images; or, with detectors and segmenters, draw what they find."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
+from .large_options import LargeOptions
 from .main import warn
 
 if TYPE_CHECKING:
@@ -46,7 +47,8 @@ class Predict:
     batch: int = 16
     """Images at once."""
     stream: bool = False
-    """Classify each file at its own size, however large, in bands of rows, instead of resized: for all-InLine models."""
+    """Classify each file at its own size, however large, in bands of rows, instead of resized: TIFF, slides, maps, .npy ..."""
+    large: Annotated[LargeOptions, tyro.conf.arg(name="")] = field(default_factory=LargeOptions)
     folder: Path | None = None
     """Folder for the temporary files of --stream; unset: the system's."""
     skip_bad: bool = False
@@ -93,6 +95,8 @@ class Predict:
             raise ValueError(f"--batch and --top must be positive, got {self.batch} and {self.top}")
         if self.folder is not None and not self.stream:
             raise ValueError(f"--folder {self.folder} is where --stream works: give --stream too")
+        if not self.stream:
+            self.large.refuse_without("--stream")
 
     def _resize(self, trained: "Trained", device: "torch.device") -> None:
         """Classify resized images, a batch at a time."""
@@ -128,12 +132,13 @@ class Predict:
             if not Path(name).is_file():
                 raise ValueError(f"--stream takes files, images or .npy arrays, got {name}")
             try:
-                image = open_image(name, channels=data.channels, mean=mean, std=std)
+                image = open_image(self.large.open(name), channels=data.channels, mean=mean, std=std)
                 with step_counter(printable(Path(name).name), Console(stderr=True)) as progress:
                     found = stream(trained.model, image, progress=progress, folder=self.folder)
             except ValueError as error:
+                said = str(error) if name in str(error) else f"{name}: {error}"
                 if not self.skip_bad:
-                    raise ValueError(f"{name}: {error} (--skip-bad goes on)") from error
-                warn(f"{name}: {error}")
+                    raise ValueError(f"{said} (--skip-bad goes on)") from error
+                warn(said)
                 continue
             print_classes([name], top_of_logits(trained, found.logits, self.top, [name]), as_json=self.json)
