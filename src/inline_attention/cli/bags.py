@@ -75,7 +75,6 @@ def predict_bags(options: "Predict", what: str, device: "torch.device") -> None:
             raise ValueError(f"--{name} {OF_IMAGES}")
     if options.stream or options.ema:
         raise ValueError(f"--{'stream' if options.stream else 'ema'} {OF_IMAGES}")
-    options.maps.refuse()
     if not options.attention and (options.out is not None or options.layer != -1):
         raise ValueError("--out and --layer are for the maps of --attention: give --attention too")
     model = load_bags(what)

@@ -34,7 +34,7 @@ class Predict:
     weights: Path | None = None
     """For a model that is given by name: a file of weights, or a folder of published files."""
     out: Path | None = None
-    """Folder for images that detectors and segmenters draw, and for maps, of --stream or --attention; a file for one map."""
+    """Folder for the images that detectors and segmenters draw, and for maps; with --stream, a file for one map."""
     attention: bool = False
     """Slides: write how the model weighs each tile, as GeoJSON that QuPath opens and as PNG."""
     layer: int = -1
@@ -80,11 +80,13 @@ class Predict:
         task = task_named(model, self.weights)
         if self.task not in (None, task):
             raise ValueError(f"{self.weights or model} was trained to {task}, not to {self.task}")
+        if not (task == "segment" and self.stream):
+            self.maps.refuse()
+        if task != "bags" and (self.attention or self.layer != -1):
+            raise ValueError("--attention and --layer are for models of slides: `inline analyze maps` draws those of images")
         if task != "classify":
-            self._other_task(task, str(self.weights or model), device)
+            self._predict_other(task, str(self.weights or model), device)
             return
-        self.maps.refuse()
-        self._refuse_attention()
         for name in ("out", "threshold", "inference", "side"):
             if getattr(self, name) is not None:
                 raise ValueError(f"--{name} is for models that detect or segment: leave it out")
@@ -95,27 +97,18 @@ class Predict:
         else:
             self._resize(trained, device)
 
-    def _other_task(self, task: str, weights: str, device: "torch.device") -> None:
-        """Detect, segment, or predict slides."""
-        if task == "bags":
-            from .bags import predict_bags
-
-            predict_bags(self, weights, device)
-            return
-        self._refuse_attention()
-        if task == "segment" and self.stream:
-            from .segment_files import predict_maps
-
-            predict_maps(self, weights, device)
-            return
+    def _predict_other(self, task: str, model: str, device: "torch.device") -> None:
+        """Boxes, masks and labels of pixels, and slides."""
+        from .bags import predict_bags
         from .dense import predict_dense
+        from .segment_files import predict_maps
 
-        self.maps.refuse()
-        predict_dense(self, weights, device)
-
-    def _refuse_attention(self) -> None:
-        if self.attention or self.layer != -1:
-            raise ValueError("--attention and --layer are for models of slides: `inline analyze maps` draws those of images")
+        if task == "bags":
+            predict_bags(self, model, device)
+        elif task == "segment" and self.stream:
+            predict_maps(self, model, device)
+        else:
+            predict_dense(self, model, device)
 
     def _check(self) -> None:
         if not self.images:
