@@ -8,6 +8,7 @@ import tyro
 
 from .large_options import LargeOptions
 from .main import warn
+from .map_options import MapOptions
 
 if TYPE_CHECKING:
     import torch
@@ -33,7 +34,7 @@ class Predict:
     weights: Path | None = None
     """For a model that is given by name: a file of weights, or a folder of published files."""
     out: Path | None = None
-    """Folder for the images that detectors and segmenters draw; unset: predictions/."""
+    """Folder for the images that detectors and segmenters draw, or with --stream for maps; a file for one map."""
     threshold: float | None = None
     """Detection: the least score of an object that is printed and drawn; unset: 0.5."""
     inference: Literal["whole", "slide"] | None = None
@@ -49,6 +50,7 @@ class Predict:
     stream: bool = False
     """Classify each file at its own size, however large, in bands of rows, instead of resized: TIFF, slides, maps, .npy ..."""
     large: Annotated[LargeOptions, tyro.conf.arg(name="")] = field(default_factory=LargeOptions)
+    maps: Annotated[MapOptions, tyro.conf.arg(name="")] = field(default_factory=MapOptions)
     folder: Path | None = None
     """Folder for the temporary files of --stream; unset: the system's."""
     skip_bad: bool = False
@@ -63,6 +65,7 @@ class Predict:
         from ..training.load_trained import load_trained, task_named
         from .arguments import usable_device
         from .dense import predict_dense
+        from .segment_files import predict_maps
         from .train import newest_run
 
         self._check()
@@ -75,6 +78,10 @@ class Predict:
         task = task_named(model, self.weights)
         if self.task not in (None, task):
             raise ValueError(f"{self.weights or model} was trained to {task}, not to {self.task}")
+        if task == "segment" and self.stream:
+            predict_maps(self, str(self.weights or model), device)
+            return
+        self.maps.refuse()
         if task != "classify":
             predict_dense(self, str(self.weights or model), device)
             return
