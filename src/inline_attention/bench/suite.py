@@ -11,7 +11,8 @@ from typing import Any, Protocol
 import torch
 from matplotlib.figure import Figure
 
-from . import dense, export, layer, models, resolution, stream
+from . import bags, dense, export, layer, models, resolution, stream
+from .bags import BAG_CASES, QUICK_BAG_CASES, BagCase, measure_bags
 from .dense import DENSE_CASES, QUICK_DENSE_CASES, DenseCase, measure_dense
 from .export import EXPORT_CASES, QUICK_EXPORT_CASES, ExportCase, measure_export
 from .layer import LAYER_CASES, QUICK_LAYER_CASES, LayerCase, measure_layer
@@ -83,6 +84,7 @@ BENCHES = {
         ),
         Bench("stream", StreamCase, STREAM_CASES, QUICK_STREAM_CASES, measure_stream, "product", stream),
         Bench("dense", DenseCase, DENSE_CASES, QUICK_DENSE_CASES, measure_dense, "product", dense),
+        Bench("bags", BagCase, BAG_CASES, QUICK_BAG_CASES, measure_bags, "product", bags),
         Bench("export", ExportCase, EXPORT_CASES, QUICK_EXPORT_CASES, measure_export, "product", export),
     )
 }  # fmt: skip
