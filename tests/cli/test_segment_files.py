@@ -24,6 +24,7 @@ from ..training.small_dense import segment_recipe, shapes, write_maps
 from .test_dense import failed, ran
 
 rasterio = pytest.importorskip("rasterio")
+rasterize = pytest.importorskip("rasterio.features").rasterize
 tifffile = pytest.importorskip("tifffile")
 
 pytestmark = pytest.mark.filterwarnings("ignore::rasterio.errors.NotGeoreferencedWarning")
@@ -46,7 +47,16 @@ def folder(tmp_path_factory):
         metadata={"axes": "YXS"} | {f"PhysicalSize{a}": 0.5 for a in "XY"} | {f"PhysicalSize{a}Unit": "µm" for a in "XY"},
     )  # fmt: skip
     transform = rasterio.Affine(2.0, 0.0, 400_000.0, 0.0, -2.0, 5_000_000.0)
-    profile = {"driver": "GTiff", "height": SIZE[0], "width": SIZE[1], "count": 3, "dtype": "uint8", "photometric": "RGB"}
+    scene[:40, :32] = 0
+    profile = {
+        "nodata": 0,
+        "driver": "GTiff",
+        "height": SIZE[0],
+        "width": SIZE[1],
+        "count": 3,
+        "dtype": "uint8",
+        "photometric": "RGB",
+    }
     with rasterio.open(here / "images" / "scene.tif", "w", **profile, crs="EPSG:32633", transform=transform) as file:
         file.write(scene.transpose(2, 0, 1))
     Image.fromarray(photo).save(here / "images" / "photos" / "photo.png")
@@ -84,6 +94,26 @@ def test_one_image_becomes_one_map(folder, capsys, tmp_path):
     assert record["polygon_count"] == len(json.loads((tmp_path / "areas.geojson").read_text())["features"]) > 0
 
 
+def test_a_map_stays_where_it_is_on_the_earth(folder, capsys, tmp_path):
+    """At twice the pixel size; what the file has no data for is not labelled."""
+    words = ("--out", tmp_path / "mask.tif", "--mpp", 4, "--polygons", tmp_path / "areas.geojson", "--json")
+    (record,) = records(predict(capsys, folder, folder / "images" / "scene.tif", *words))
+    assert record["format"] == "cog"
+    with rasterio.open(tmp_path / "mask.tif") as file:
+        labels = file.read(1)
+        assert (file.crs.to_epsg(), file.nodata) == (32633, 255)
+        assert file.transform[:6] == (4.0, 0.0, 400_000.0, 0.0, -4.0, 5_000_000.0)
+    assert labels.shape == (45, 65)
+    assert ((labels == 255) == (np.indices(labels.shape) < np.array([20, 16])[:, None, None]).all(0)).all()
+    assert record["invalid_pixels"] == 20 * 16
+    assert [entry["m2"] for entry in record["classes"]] == [16.0 * int((labels == number).sum()) for number in range(3)]
+    polygons = json.loads((tmp_path / "areas.geojson").read_text())["features"]
+    names = [entry["name"] for entry in record["classes"]]
+    shapes = [(feature["geometry"], names.index(feature["properties"]["class"])) for feature in polygons]
+    again = rasterize(shapes, labels.shape, fill=255, transform=rasterio.Affine(4.0, 0.0, 400_000.0, 0.0, -4.0, 5_000_000.0))
+    assert (again == labels).all()
+
+
 def test_a_folder_becomes_a_folder_and_is_done_once(folder, capsys, tmp_path):
     words = (folder / "images", "--out", tmp_path / "out", "--out-format", "ome-tiff", "--json")
     first = records(predict(capsys, folder, *words))
@@ -94,7 +124,7 @@ def test_a_folder_becomes_a_folder_and_is_done_once(folder, capsys, tmp_path):
         assert (tifffile.imread(fact["map"]) == expected(folder, fact["image"])).all()
     summary = json.loads((tmp_path / "out" / "summary.json").read_text())
     assert (summary["images"], summary["failed"], len(summary["results"])) == (3, [], 3)
-    assert sum(entry["pixels"] for entry in summary["classes"]) == 3 * SIZE[0] * SIZE[1]
+    assert sum(entry["pixels"] for entry in summary["classes"]) == 3 * SIZE[0] * SIZE[1] - 40 * 32
     times = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.tif")}
     again = records(predict(capsys, folder, *words))
     assert all(fact["done_before"] for fact in again)
