@@ -10,7 +10,7 @@ import torch
 
 from inline_attention.data.bag import BagTransform, TileOptions, find_step, make_bag, quarter_turns, to_maps
 from inline_attention.data.bag_dataset import find_bags, open_bag_split, open_bags
-from inline_attention.data.bag_file import read_bag, read_channels, read_features, tile_and_step, write_features
+from inline_attention.data.bag_file import read_bag, read_channels, read_features, tile_and_step
 from inline_attention.data.config import DataConfig
 from inline_attention.lite.decode import BadImageError
 
@@ -64,6 +64,7 @@ def test_a_pt_runs_nothing(tmp_path):
     [
         ({"patch_size": 256, "patch_size_level0": 512, "overlap": 64}, (512, 384)),  # overlap at the target magnification
         ({"patch_size": 256, "patch_level": 1, "downsample": np.array([4.0, 4.0])}, (1024, None)),
+        ({"patch_size": 256, "patch_size_level0": 301, "step_level0": 300.7}, (301, 300.7)),
         ({"patch_size": 256, "patch_level": 0}, (256, None)),
         ({"patch_size": 256, "patch_level": 2}, (None, None)),
         ({"patch_size": "many"}, (None, None)),
@@ -156,19 +157,6 @@ def test_hostile_and_damaged_files_are_refused(tmp_path):
     for name, message in cases.items():
         with pytest.raises(BadImageError, match=message):
             read_bag(tmp_path / name)
-
-
-def test_what_is_written_is_read_back_and_an_error_leaves_nothing(tmp_path):
-    coords, features = grid_coords(3, 3, 300, (5, 6)), random(9)
-    path = tmp_path / "a.h5"
-    attributes = {"patch_size": 224, "patch_size_level0": 300, "overlap": 0}
-    write_features(path, features, coords, attributes, {"encoder": "x"})
-    bag = read_bag(path)
-    assert torch.equal(bag.features, torch.from_numpy(features))
-    assert (bag.tile, bag.grid, bag.coords.tolist()) == (300, (3, 3), coords.tolist())
-    with pytest.raises(TypeError):
-        write_features(tmp_path / "b.h5", features, coords, {"bad": object()}, {})
-    assert [file.name for file in tmp_path.iterdir()] == ["a.h5"]
 
 
 def test_maps_are_padded_with_masks():

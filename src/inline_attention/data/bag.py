@@ -34,7 +34,7 @@ class TileFeatures:
     """(N, 2): x and y of the upper left corner of each tile, in pixels of the slide's finest level."""
     tile: int | None = None
     """Side of a tile in these pixels, where the file says."""
-    step: int | None = None
+    step: float | None = None
     """Pixels from one tile to the next, where the file says: less than `tile` where tiles overlap."""
 
 
@@ -90,21 +90,21 @@ def make_bag(found: TileFeatures, options: TileOptions | None = None) -> Bag:
     height, width = (int(side) + 1 for side in np.rint(exact.max(0))[::-1])
     if height * width > MOST_CELLS:
         raise BadImageError(
-            f"{name}: a step of {step} pixels puts its {len(coords):,} tiles on a grid of {height:,} x {width:,} cells, more "
+            f"{name}: a step of {step:g} pixels puts its {len(coords):,} tiles on a grid of {height:,} x {width:,} cells, more "
             f"than {MOST_CELLS:,}: --task.tile-step says how far tiles are apart"
         )
     nearest = np.rint(exact).astype(np.int64)
-    off = (nearest * step != coords - coords.min(0)).any(1)
+    off = (np.abs(exact - nearest) * step > 1).any(1)  # coordinates are rounded to pixels
     if off.any() and options.off_grid == "refuse":
         x, y = coords[off.argmax()].tolist()
         raise BadImageError(
-            f"{name}: {int(off.sum()):,} of {len(coords):,} tiles are off the grid with a step of {step} pixels, the first at "
-            f"x {x} and y {y}: --task.off-grid nearest puts them into the nearest cells"
+            f"{name}: {int(off.sum()):,} of {len(coords):,} tiles are off the grid with a step of {step:g} pixels, the first "
+            f"at x {x} and y {y}: --task.off-grid nearest puts them into the nearest cells"
         )
     places = nearest if not off.any() else _free_cells(exact, nearest)
     places = places - places.min(0)
     rows_columns = torch.from_numpy(np.ascontiguousarray(places[:, ::-1]))
-    return Bag(found.features, rows_columns, torch.from_numpy(coords), found.tile or step, int(off.sum()))
+    return Bag(found.features, rows_columns, torch.from_numpy(coords), found.tile or round(step), int(off.sum()))
 
 
 def find_step(coords: NDArray[np.int64]) -> int:

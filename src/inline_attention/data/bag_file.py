@@ -3,10 +3,8 @@
 Of HDF5, plain datasets are read: links to other files, virtual datasets and external storage are refused.
 """
 
-import os
 import pickle
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -58,53 +56,27 @@ def read_channels(path: Path) -> int:
         return int(_dataset(file, FEATURE_NAMES, path).shape[-1])
 
 
-def tile_and_step(attributes: Mapping[str, Any]) -> tuple[int | None, int | None]:
+def tile_and_step(attributes: Mapping[str, Any]) -> tuple[int | None, float | None]:
     """Side of a tile and distance between two, in pixels of the finest level, where the attributes say.
 
-    TRIDENT writes `patch_size_level0` beside `patch_size` and `overlap`, whose pixels are those of its target magnification;
-    CLAM writes `patch_size`, `patch_level` and `downsample`, and no step.
+    `inline features` writes `step_level0`. TRIDENT writes `patch_size_level0`, and `patch_size` and `overlap` in pixels of its
+    target magnification. CLAM writes `patch_size`, `patch_level` and `downsample`, and no step.
     """
     size = _positive(attributes.get("patch_size"))
     finest = _positive(attributes.get("patch_size_level0"))
+    step = _positive(attributes.get("step_level0"))
+    if finest is not None and step is not None:
+        return round(finest), step
     if finest is not None:
         overlap = _number(attributes.get("overlap")) or 0.0
         shared = overlap * finest / size if size else overlap
-        return round(finest), round(finest - shared) if 0 <= shared < finest else None
+        return round(finest), finest - shared if 0 <= shared < finest else None
     if size is None:
         return None, None
     downsample = _positive(np.ravel(attributes["downsample"])[0]) if np.size(attributes.get("downsample", ())) else None
     if downsample is None and _number(attributes.get("patch_level")) not in (None, 0.0):
         return None, None
     return round(size * (downsample or 1.0)), None
-
-
-def write_features(
-    path: Path, features: NDArray[Any], coords: NDArray[np.int64], attributes: Mapping[str, Any], about: Mapping[str, Any]
-) -> None:
-    """Write an `.h5` that CLAM's and TRIDENT's readers take: whole, or not at all.
-
-    Args:
-        path: of the file.
-        features: (N, C).
-        coords: (N, 2), x and y in pixels of the finest level.
-        attributes: of the coordinates, such as `patch_size_level0`.
-        about: attributes of the features, such as the encoder's name.
-    """
-    import h5py
-
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with h5py.File(temporary, "w") as file:
-            stored = file.create_dataset("features", data=features, chunks=(min(len(features), 1024), features.shape[1]))
-            stored.attrs.update(about)
-            file.create_dataset("coords", data=coords).attrs.update(attributes)
-        with temporary.open("rb") as written:
-            os.fsync(written.fileno())
-        temporary.replace(path)
-    except BaseException:
-        with suppress(OSError):
-            temporary.unlink()
-        raise
 
 
 def _read_h5(path: Path) -> tuple[Any, Any, dict[str, Any]]:
