@@ -29,10 +29,10 @@ DIGITS = DataConfig(source="digits")
 ALL = trained(list(CLAIMS.values()))
 
 
-def test_every_mixer_kernel_and_family_is_in_a_claim():
+def test_every_mixer_of_the_paper_every_kernel_and_family_is_in_a_claim():
     mixers = {(one.mixer, one.local) for one in CLAIMS["mixers"].candidates}
-    assert mixers == {(mixer, local) for mixer in MIXERS for local in (False, True)}
-    assert set(REPORTED) == set(MIXERS)
+    assert mixers == {(mixer, local) for mixer in REPORTED for local in (False, True)}
+    assert set(REPORTED) < set(MIXERS)
     kernels = {(one.mixer, one.kernel) for one in CLAIMS["kernels"].candidates}
     for kernel in KERNELS:
         assert ("inline", None if kernel == "identity" else kernel) in kernels
@@ -57,7 +57,7 @@ def test_candidates_have_distinct_labels():
 
 
 def test_every_attention_is_checked_at_three_rates():
-    for candidate in (*map(Candidate, MIXERS), INLINE_LOCAL, SOFTMAX_LOCAL):
+    for candidate in (*map(Candidate, REPORTED), INLINE_LOCAL, SOFTMAX_LOCAL):
         assert {one.rate for one in ALL if replace(one, rate=1.0) == candidate} == {1.0, *RATES}
     plain, doubled = (recipe_of(replace(INLINE, rate=rate), SCALES["laptop"], DIGITS, 10, 0) for rate in (1.0, 2.0))
     assert recipes.changes(plain, doubled) == [

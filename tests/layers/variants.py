@@ -27,6 +27,7 @@ VARIANTS = [
 ]
 
 WEIGHTED = [variant for variant in VARIANTS if MIXERS[variant.values[0]].is_weighted_sum]
+WINDOWED = [variant for variant in VARIANTS if "windows" not in MIXERS[variant.values[0]].refuses]
 CROSS = [name for name in MIXERS if "context" not in MIXERS[name].refuses]
 """Those that read a context."""
 

@@ -1,6 +1,6 @@
 """MALA, magnitude-aware linear attention (Fan et al., "Rectifying Magnitude Neglect in Linear Attention", ICCV 2025)."""
 
-import torch.nn.functional as F
+import torch
 from torch import Tensor
 
 from ..ops.kernels import rotate
@@ -60,4 +60,4 @@ def _sums(k: Tensor, rotated_k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tens
 
 def elu_plus_one(x: Tensor) -> Tensor:
     """phi(x) = ELU(x) + 1: x + 1 where positive, exp(x) elsewhere."""
-    return F.elu(x) + 1
+    return torch.relu(x) + x.clamp(max=0).exp()

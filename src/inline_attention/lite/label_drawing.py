@@ -1,6 +1,6 @@
 """Draws a class for every pixel over an image, with a legend: in pillow and numpy."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from math import ceil
 
@@ -42,31 +42,48 @@ def draw_labels(image: Image.Image, label_map: ArrayLike, classes: Sequence[str]
     Returns:
         The image with a strip below it that lists each class that occurs, with its share of the image.
     """
-    factor = enlargement(image)
     labels = np.asarray(label_map).astype(np.int64)
-    check_size("label map is", labels.shape, image)
     numbers, counts = np.unique(labels, return_counts=True)
     shares = {number: count / labels.size for number, count in zip(numbers.tolist(), counts.tolist(), strict=True)}
     shares.pop(IGNORED, None)
-    if unknown := [number for number in shares if not 0 <= number < len(classes)]:
-        raise ValueError(f"the label map has a class {unknown[0]}, there are names for 0 to {len(classes) - 1}")
+    drawn = colour_labels(image, labels, len(classes), opacity)
+    return above(drawn, draw_shares(shares, classes, drawn.width, CaptionStyle.of(drawn)))
+
+
+def colour_labels(
+    image: Image.Image, label_map: ArrayLike, classes: int, opacity: float = 0.55, *, ignored: int = IGNORED
+) -> Image.Image:
+    """The image of `draw_labels` without the legend; where the label map is `ignored`, the image is not changed."""
+    factor = enlargement(image)
+    labels = np.asarray(label_map).astype(np.int64)
+    check_size("label map is", labels.shape, image)
+    inside = labels != ignored
+    if unknown := sorted({*np.unique(labels[inside]).tolist()} - {*range(classes)}):
+        raise ValueError(f"the label map has a class {unknown[0]}, there are names for 0 to {classes - 1}")
     drawn = enlarge(image, factor)
-    style = CaptionStyle.of(drawn)
-    labels = labels.repeat(factor, 0).repeat(factor, 1)
-    inside = labels != IGNORED
-    palette = np.array([class_colour(number) for number in range(len(classes))], dtype=np.float32).reshape(-1, 3)
+    line = CaptionStyle.of(drawn).line
+    labels, inside = (part.repeat(factor, 0).repeat(factor, 1) for part in (labels, inside))
+    palette = np.array([class_colour(number) for number in range(classes)], dtype=np.float32).reshape(-1, 3)
     before = np.asarray(drawn, dtype=np.float32)
-    weight = (inside * np.where(borders(labels, style.line), np.float32(1), np.float32(opacity)))[..., None]
+    weight = (inside * np.where(borders(labels, line), np.float32(1), np.float32(opacity)))[..., None]
     mixed = before + weight * (palette[np.where(inside, labels, 0)] - before) if len(palette) else before
-    drawn = Image.fromarray(mixed.round().astype(np.uint8))
+    return Image.fromarray(mixed.round().astype(np.uint8))
+
+
+def draw_shares(shares: Mapping[int, float], classes: Sequence[str], width: int, style: CaptionStyle) -> Image.Image:
+    """A legend of this width: the classes that occur, the largest first, with their shares."""
     entries = [
         (f"{classes[number]} {_percent(share)}", class_colour(number))
         for number, share in sorted(shares.items(), key=lambda entry: -entry[1])
     ]
-    legend = draw_legend(entries, drawn.width, style)
-    whole = Image.new("RGB", (drawn.width, drawn.height + legend.height))
-    whole.paste(drawn, (0, 0))
-    whole.paste(legend, (0, drawn.height))
+    return draw_legend(entries, width, style)
+
+
+def above(upper: Image.Image, lower: Image.Image) -> Image.Image:
+    """One image above another of the same width."""
+    whole = Image.new("RGB", (upper.width, upper.height + lower.height))
+    whole.paste(upper, (0, 0))
+    whole.paste(lower, (0, upper.height))
     return whole
 
 

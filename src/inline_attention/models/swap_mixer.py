@@ -36,6 +36,11 @@ class MixerMaker:
 
     def __init__(self, mixer: str, *, kernel: str | None, local: bool | None, keep_windows: bool) -> None:
         self.mixer = mixer
+        chosen = MIXERS[mixer]
+        if chosen.own_projections:
+            raise ValueError(
+                f"mixer {mixer!r} has other projections than the attention that it would replace: make a new model with it instead"
+            )
         self.chosen: dict[str, Any] = BlockMaker((), mixer=mixer, kernel=kernel, local=local).chosen
         self.keep_windows = keep_windows
 
@@ -60,7 +65,14 @@ class MixerMaker:
 
     def from_mixer(self, old: Mixer) -> Mixer:
         """A mixer in place of another mixer, with all modules that both have."""
-        options: dict[str, Any] = {"grid_dims": old.grid_dims, "context_dim": old.context_dim, "lepe": old.lepe is not None}
+        if old.own_projections:
+            raise SwapSkipped(f"the projections of {describe(old)} are its own")
+        options: dict[str, Any] = {"grid_dims": old.grid_dims, "context_dim": old.context_dim}
+        if old.lepe is not None:
+            options.update(lepe=old.lepe.kernel_size[0], lepe_shared=old.lepe.heads > 1)
+        if old.gate is not None:
+            options["gate"] = old.gate.kind
+        options["out_norm"] = old.out_norm is not None
         if old.rope is not None and MIXERS[self.mixer].takes_rope:
             options["rope"] = old.rope.kind
         if old.context_dim is not None:

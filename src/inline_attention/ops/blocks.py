@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .checks import Grid
+from .shifted_windows import known
 
 
 def block_sides(grid: Grid, counts: tuple[int, ...]) -> tuple[int, ...]:
@@ -21,6 +22,9 @@ def block_sides(grid: Grid, counts: tuple[int, ...]) -> tuple[int, ...]:
 
 def to_blocks(tokens: Tensor, grid: Grid, counts: tuple[int, ...]) -> Tensor:
     """(B, heads, N, d) -> (B, heads, M, w, d)."""
+    if not known(*grid):  # padding and cutting would compare the symbols of an exported graph
+        token, valid = token_of_block(grid, counts, tokens.device)
+        return tokens[:, :, token].masked_fill(~valid.unsqueeze(-1), 0)
     sides, dims = block_sides(grid, counts), len(grid)
     missing = [count * size - side for side, count, size in zip(grid, counts, sides, strict=True)]
     padding = [zeros for number in reversed(missing) for zeros in (0, number)]
@@ -33,6 +37,9 @@ def to_blocks(tokens: Tensor, grid: Grid, counts: tuple[int, ...]) -> Tensor:
 
 def from_blocks(blocks: Tensor, grid: Grid, counts: tuple[int, ...]) -> Tensor:
     """(B, heads, M, w, d) -> (B, heads, N, d), without the padding."""
+    if not known(*grid):
+        block, place = block_of_token(grid, counts, blocks.device)
+        return blocks[:, :, block, place]
     sides, dims = block_sides(grid, counts), len(grid)
     image = blocks.reshape(*blocks.shape[:2], *counts, *sides, blocks.shape[-1])
     order = [0, 1, *(2 + side + half * dims for side in range(dims) for half in (0, 1)), 2 + 2 * dims]
@@ -51,3 +58,16 @@ def block_of_token(grid: Grid, counts: tuple[int, ...], device: torch.device) ->
         position = torch.arange(side, device=device).view(*(side if other == axis else 1 for other in range(len(grid))))
         block, place = block * count + position // size, place * size + position % size
     return block.flatten(), place.flatten()
+
+
+def token_of_block(grid: Grid, counts: tuple[int, ...], device: torch.device) -> tuple[Tensor, Tensor]:
+    """(M, w) and (M, w): the token at each place of each block, and whether there is one."""
+    sides = block_sides(grid, counts)
+    block, place = (torch.arange(prod(lengths), device=device) for lengths in (counts, sides))
+    token, valid, step = block.new_zeros(()), block.new_ones((), dtype=torch.bool), 1
+    for side, count, size in reversed(list(zip(grid, counts, sides, strict=True))):
+        length = place.new_full((), size)
+        position = (block % count * size).unsqueeze(1) + place % length
+        token, valid = token + position.clamp(max=side - 1) * step, valid & (position < side)
+        block, place, step = block // count, place // length, step * side
+    return token, valid
