@@ -214,7 +214,7 @@ def training(rank: int, processes: int) -> None:
 
 
 def streamed_gradients(rank: int, processes: int) -> None:
-    """Bands within a process, processes within an image: the plain gradients, with drop path and a frozen part, of two images."""
+    """Bands within a process, processes within an image: the plain gradients, also with drop path and a frozen part."""
     for name, options in VARIANTS[-6:]:
         plain, model = (model_of(name, drop_path_rate=0.3, **options).train() for _ in range(2))
         parallel = parallelize(model)
