@@ -1,14 +1,12 @@
 """`inline predict`: classify images; or, with detectors and segmenters, draw what they find."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
-from .large_options import LargeOptions
 from .main import warn
-from .map_options import MapOptions
 
 if TYPE_CHECKING:
     import torch
@@ -34,7 +32,7 @@ class Predict:
     weights: Path | None = None
     """For a model that is given by name: a file of weights, or a folder of published files."""
     out: Path | None = None
-    """Folder for the images that detectors and segmenters draw, or with --stream for maps; a file for one map."""
+    """Folder for the images that detectors and segmenters draw; unset: predictions/."""
     threshold: float | None = None
     """Detection: the least score of an object that is printed and drawn; unset: 0.5."""
     inference: Literal["whole", "slide"] | None = None
@@ -48,9 +46,7 @@ class Predict:
     batch: int = 16
     """Images at once."""
     stream: bool = False
-    """Classify each file at its own size, however large, in bands of rows, instead of resized: TIFF, slides, maps, .npy ..."""
-    large: Annotated[LargeOptions, tyro.conf.arg(name="")] = field(default_factory=LargeOptions)
-    maps: Annotated[MapOptions, tyro.conf.arg(name="")] = field(default_factory=MapOptions)
+    """Classify each file at its own size, however large, in bands of rows, instead of resized: for all-InLine models."""
     folder: Path | None = None
     """Folder for the temporary files of --stream; unset: the system's."""
     skip_bad: bool = False
@@ -65,7 +61,6 @@ class Predict:
         from ..training.load_trained import load_trained, task_named
         from .arguments import usable_device
         from .dense import predict_dense
-        from .segment_files import predict_maps
         from .train import newest_run
 
         self._check()
@@ -78,10 +73,6 @@ class Predict:
         task = task_named(model, self.weights)
         if self.task not in (None, task):
             raise ValueError(f"{self.weights or model} was trained to {task}, not to {self.task}")
-        if task == "segment" and self.stream:
-            predict_maps(self, str(self.weights or model), device)
-            return
-        self.maps.refuse()
         if task != "classify":
             predict_dense(self, str(self.weights or model), device)
             return
@@ -102,8 +93,6 @@ class Predict:
             raise ValueError(f"--batch and --top must be positive, got {self.batch} and {self.top}")
         if self.folder is not None and not self.stream:
             raise ValueError(f"--folder {self.folder} is where --stream works: give --stream too")
-        if not self.stream:
-            self.large.refuse_without("--stream")
 
     def _resize(self, trained: "Trained", device: "torch.device") -> None:
         """Classify resized images, a batch at a time."""
@@ -139,13 +128,12 @@ class Predict:
             if not Path(name).is_file():
                 raise ValueError(f"--stream takes files, images or .npy arrays, got {name}")
             try:
-                image = open_image(self.large.open(name), channels=data.channels, mean=mean, std=std)
+                image = open_image(name, channels=data.channels, mean=mean, std=std)
                 with step_counter(printable(Path(name).name), Console(stderr=True)) as progress:
                     found = stream(trained.model, image, progress=progress, folder=self.folder)
             except ValueError as error:
-                said = str(error) if name in str(error) else f"{name}: {error}"
                 if not self.skip_bad:
-                    raise ValueError(f"{said} (--skip-bad goes on)") from error
-                warn(said)
+                    raise ValueError(f"{name}: {error} (--skip-bad goes on)") from error
+                warn(f"{name}: {error}")
                 continue
             print_classes([name], top_of_logits(trained, found.logits, self.top, [name]), as_json=self.json)
