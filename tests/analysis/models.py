@@ -3,6 +3,10 @@
 import timm
 import torch
 
+from inline_attention import MIXERS
+
+WEIGHTED = [name for name in MIXERS if MIXERS[name].is_weighted_sum]
+
 
 def make_model(name="inline_deit_nano", mixer="inline", std=0.3, **options):
     """A nano model for images of 16 x 24; large weights, so that no part of a row of weights is negligible."""

@@ -4,7 +4,7 @@ import pytest
 import timm
 import torch
 
-from inline_attention import MIXERS, InLineAttention
+from inline_attention import InLineAttention
 from inline_attention.analysis.attention import SdpaAttention
 from inline_attention.analysis.capture import capture, capture_pass
 from inline_attention.analysis.rays import LENGTHS, ray
@@ -12,7 +12,7 @@ from inline_attention.compat import has_hooks
 from inline_attention.layers.mixer import Mixer
 from inline_attention.ops import reference
 
-from .models import make_model
+from .models import WEIGHTED, images, make_model
 
 FAMILIES = ["inline_deit_nano", "inline_pvt_nano", "inline_swin_nano", "inline_cswin_nano"]
 SOFTMAX = [
@@ -39,8 +39,14 @@ def outputs(model, pixels):
     return kept
 
 
-@pytest.mark.parametrize("mixer", MIXERS)
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize(
+    ("name", "mixer"),
+    [
+        pytest.param(name, mixer, marks=[] if number % len(FAMILIES) == place or mixer == "inline" else pytest.mark.slow)
+        for place, name in enumerate(FAMILIES)
+        for number, mixer in enumerate(WEIGHTED)
+    ],
+)
 def test_rows_times_values_are_the_layers_output(name, mixer):
     model = make_model(name, mixer)
     pixels = torch.randn(2, 3, 16, 24)
@@ -84,7 +90,7 @@ def focus(x):
     return y**3 * (y.norm(dim=(1, 3), keepdim=True) / (y**3).norm(dim=(1, 3), keepdim=True))
 
 
-@pytest.mark.parametrize("mixer", MIXERS)
+@pytest.mark.parametrize("mixer", EQUATIONS)
 def test_rows_are_the_equations(mixer):
     for layer in capture_pass(make_model("inline_deit_nano", mixer), torch.randn(2, 3, 16, 24)):
         q, k, _ = layer.project()
@@ -93,6 +99,33 @@ def test_rows_are_the_equations(mixer):
         chosen = [3, 0, layer.tokens - 1]
         torch.testing.assert_close(layer.rows(chosen).mixed, EQUATIONS[mixer](q, k)[:, :, chosen], atol=1e-6, rtol=1e-5)
         torch.testing.assert_close(layer.weigh(q, k), layer.weights(), atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize("mixer", WEIGHTED)
+def test_queries_can_be_weighed_again(mixer):
+    """All of them, and one at its place in one image of the batch: where weights depend on other queries, on those."""
+    layer = capture_pass(make_model("inline_deit_nano", mixer), images())[1]
+    q, k, _ = layer.project()
+    weights = layer.weights()
+    torch.testing.assert_close(layer.weigh(q, k), weights, atol=1e-6, rtol=1e-5)
+    one = layer.weigh(q[1:, :, 6:7], k[1:], place=6, images=slice(1, 2))
+    torch.testing.assert_close(one, weights[1:, :, 6:7], atol=1e-6, rtol=1e-5)
+
+
+def test_a_layer_without_weights_is_known_by_its_answers():
+    """ViT^3: what its heads give, without the second branch."""
+    layer = capture_pass(make_model("inline_deit_nano", "vit3"), images())[1]
+    assert not layer.has_weights
+    answers = layer.compared([3, 0])
+    assert answers.shape == (2, 4, 2, layer.mixer.head_dim)
+    torch.testing.assert_close(layer.weigh(layer.project()[0], None)[:, :, [3, 0]], answers)
+    with pytest.raises(ValueError, match="no attention rows: its output is not a weighted sum"):
+        layer.rows([3])
+    kept = {}
+    layer.mixer.proj.register_forward_pre_hook(lambda _, inputs: kept.update(mixed=inputs[0]))
+    layer.mixer(layer.x, layer.grid, num_prefix_tokens=1)
+    heads = kept["mixed"][..., : layer.mixer.dim].unflatten(2, (4, -1)).transpose(1, 2)
+    torch.testing.assert_close(heads[:, :, [3, 0]], answers)
 
 
 @pytest.mark.parametrize("fused", [True, False])

@@ -18,7 +18,7 @@ def test_which_attention_ignores_the_length_of_a_query(mixer):
     """Division by the sum and normalised queries forget it; subtraction and softmax do not."""
     layer = capture_pass(make_model(mixer=mixer, std=0.12), images())[2]
     found = ray(layer, 5, image=1)
-    own = layer.rows([5]).mixed[1, :, 0]
+    own = layer.compared([5])[1, :, 0]
     torch.testing.assert_close(found.weights[:, LENGTHS.index(1.0)], own, atol=1e-6, rtol=1e-5)
     assert found.pairs == PAIRS
     if mixer in ALWAYS:

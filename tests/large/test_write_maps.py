@@ -5,16 +5,18 @@ import os
 import subprocess
 import sys
 from dataclasses import dataclass
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from PIL import Image
 
 from inline_attention.large.class_areas import area_record
-from inline_attention.large.image_file import Georeference, PixelSize
+from inline_attention.large.image_file import Georeference, Level, PixelSize
 from inline_attention.large.map_formats import FORMATS, format_of, write_map
 from inline_attention.large.polygons import write_polygons
 from inline_attention.large.preview import draw_preview, preview_size
+from inline_attention.large.resolution import georeference_at, pixel_size_at
 from inline_attention.large.segment import LabelRows, ProbabilityRows
 from inline_attention.large.segmented_map import Place, collect_map
 from inline_attention.large.whole_path import whole_path
@@ -75,7 +77,10 @@ def blobs(size=SIZE, classes=3, dtype=np.uint8, *, invalid=True):
 
 
 def place(pixel_size=None, georeference=None, finest=SIZE):
-    return Place.of(pixel_size, georeference, finest, SIZE)
+    """Of a map of SIZE, which was read from a file whose finest level has this size."""
+    file = SimpleNamespace(levels=[Level(*finest, 1)], pixel_size=pixel_size, georeference=georeference)
+    sizes = {"pixel_size": pixel_size_at(file, SIZE), "georeference": georeference_at(file, SIZE)}
+    return Place.of(SimpleNamespace(file=file, height=SIZE[0], width=SIZE[1], **sizes))
 
 
 def collected(labels=None, where=None, **options):

@@ -70,13 +70,37 @@ IN_BANDS = [
 ]
 
 
+GRIDS = pytest.mark.parametrize(("grid", "rows", "masked"), [((7, 5), 2, False), ((9, 4), 1, True), ((6,), 4, True)])
+
+
+@GRIDS
+@pytest.mark.parametrize(
+    ("name", "options", "cpe"),
+    [
+        ("mala", {"gate": True, "lepe": 5}, True),
+        ("inline", {"local": True}, "both"),
+        ("enhanced", {"local": True}, "both"),
+        ("nala", {"out_norm": True, "gate": "silu"}, "both"),
+        ("vit3", {}, True),
+        ("agent", {"lepe": 3}, True),
+    ],
+)
+def test_bands_have_the_parts_of_the_block_too(name, options, cpe, grid, rows, masked):
+    """Convolutional positions are before the sums; LePE, gate and norm after what is read."""
+    check_bands(name, options, grid, rows, masked, cpe=cpe)
+
+
 @pytest.mark.parametrize(("name", "options"), IN_BANDS)
-@pytest.mark.parametrize(("grid", "rows", "masked"), [((7, 5), 2, False), ((9, 4), 1, True), ((6,), 4, True)])
+@GRIDS
 def test_bands_give_what_the_whole_gives(name, options, grid, rows, masked):
     """Through a block, with class tokens and garbage under the mask: outputs, and gradients of tokens and parameters."""
+    check_bands(name, options, grid, rows, masked)
+
+
+def check_bands(name, options, grid, rows, masked, **around):
     torch.manual_seed(0)
     mixer = build(name, grid_dims=len(grid), **{**options, "rope": options.get("rope") if len(grid) == 2 else None})
-    block = Block(mixer, raw_local=rows == 2).double().eval()
+    block = Block(mixer, raw_local=rows == 2, **around).double().eval()
     x = torch.randn(2, 2 + prod(grid), 8, dtype=torch.float64, requires_grad=True)
     mask = torch.rand(2, x.shape[1]) > 0.4 if masked else torch.ones(2, x.shape[1], dtype=torch.bool)
     mask[:, :2] = True

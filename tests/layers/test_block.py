@@ -28,6 +28,29 @@ def test_a_block_is_two_residual_branches(name):
     assert all(parameter.grad is not None for parameter in block.parameters())
 
 
+@pytest.mark.parametrize("prefix", [0, 2])
+def test_convolutional_positions_are_added_to_the_tokens(prefix):
+    """On the grid, around zeros where tokens are masked; before attention, or before the MLP too."""
+    block = Block(MIXERS["linear"](8, 2), cpe="both").eval()
+    x, mask = torch.randn(2, prefix + 12, 8), torch.rand(2, prefix + 12) > 0.3
+    call = {"num_prefix_tokens": prefix, "mask": mask}
+
+    def placed(tokens, part):
+        tokens = tokens * mask.unsqueeze(-1)
+        image = tokens[:, prefix:].mT.unflatten(2, (3, 4))
+        added = F.conv2d(image, part.weight.unsqueeze(1), part.bias, padding=1, groups=8).flatten(2).mT
+        return (tokens + F.pad(added, (0, 0, prefix, 0))) * mask.unsqueeze(-1)
+
+    expected = placed(x, block.cpe1)
+    expected = expected + block.mixer(block.norm1(expected), (3, 4), **call)
+    expected = placed(expected, block.cpe2)
+    expected = expected + block.mlp(block.norm2(expected))
+    torch.testing.assert_close(block(x, (3, 4), **call), expected)
+    assert Block(MIXERS["linear"](8, 2), cpe=True).cpe2 is None
+    with pytest.raises(ValueError, match="cpe must be False, True or 'both', got 'mlp'"):
+        Block(MIXERS["linear"](8, 2), cpe="mlp")
+
+
 @pytest.mark.parametrize("name", ["inline", "enhanced"])
 def test_dropout_is_in_the_mlp(name):
     block = Block(MIXERS[name](16, 2), drop=0.5)

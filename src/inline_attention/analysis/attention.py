@@ -7,7 +7,7 @@ Analyses use this interface only: a new mixer can be analysed without further co
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -45,13 +45,24 @@ class Attention(ABC):
 
     @abstractmethod
     def weigh(
-        self, queries: Tensor, keys: Tensor, hidden: Tensor | None = None, *, place: int | Tensor | None = None
+        self,
+        queries: Tensor,
+        keys: Tensor,
+        hidden: Tensor | None = None,
+        *,
+        place: int | None = None,
+        images: slice = slice(None),
     ) -> Tensor:
         """Weights of arbitrary queries, (B, heads, M, d), over keys, (B, heads, N, d); `hidden`, (B, N), masks keys.
 
-        A positional bias, or a turn after the kernel, is that of the token with index `place`, or of one for each of the B;
-        without a place it is left out. Not for attention in windows.
+        Where weights depend on what else there is, the queries are at the token with index `place`, all of them, in chosen
+        images of the batch: a positional bias, a turn after the kernel, blocks, and means over all queries are those. Without
+        a place, a bias and a turn are left out, and the queries are those of all tokens. Not for attention in windows.
         """
+
+    def compared(self, queries: Queries) -> Tensor:
+        """What tells chosen queries apart, (B, heads, queries, ...): their weights; where there are none, their answers."""
+        return self.rows(queries).mixed
 
     @property
     def tokens(self) -> int:
@@ -67,6 +78,11 @@ class Attention(ABC):
     def windowed(self) -> bool:
         """Whether each query attends to a window of the image only."""
         return False
+
+    @property
+    def has_weights(self) -> bool:
+        """Whether outputs are weighted sums of values, so that `rows` has weights."""
+        return True
 
     def weights(self) -> Tensor:
         """The weights of all queries, (B, heads, M, N), without local parts; memory is quadratic in the number of tokens."""
@@ -105,6 +121,11 @@ class MixerAttention(Attention):
         return self.mixer.reduction is None
 
     @property
+    def has_weights(self) -> bool:
+        """As the mixer says."""
+        return self.mixer.is_weighted_sum
+
+    @property
     def windowed(self) -> bool:
         """Whether the mixer has windows."""
         return bool(self.mixer.windows)
@@ -122,18 +143,39 @@ class MixerAttention(Attention):
 
     @torch.no_grad()
     def weigh(
-        self, queries: Tensor, keys: Tensor, hidden: Tensor | None = None, *, place: int | Tensor | None = None
+        self,
+        queries: Tensor,
+        keys: Tensor,
+        hidden: Tensor | None = None,
+        *,
+        place: int | None = None,
+        images: slice = slice(None),
     ) -> Tensor:
-        """By `Mixer.weights`."""
+        """By `Mixer.weights`; a mixer without weights gives its answers, (B, heads, M, d)."""
         if self.windowed or self.options.get("mask") is not None:
             raise ValueError(f"{self.name} attends in windows or has a mask: use rows() for its weights")
+        if not self.has_weights:
+            return self._answers(queries, images)
+        chosen = None if place is None else torch.full((queries.shape[2],), place, device=queries.device)
+        mask, options = None if hidden is None else ~hidden, dict[str, Any]()
         rotation = self.mixer.own_rotation(self.x, self.grid, self.num_prefix_tokens)
-        options: dict[str, Any] = {}
-        if rotation is not None and rotation.after_kernel and place is not None:
-            places = torch.as_tensor(place, device=keys.device).view(-1)
-            turned = rotation.chosen(places)  # (1 or heads, places, 2 d), for queries (places, heads, M, d)
-            options["rotation"] = replace(turned, queries=turned.queries.transpose(0, 1).unsqueeze(2))
-        return self.mixer.weights(queries, keys, None if hidden is None else ~hidden, **options)
+        if rotation is not None and rotation.after_kernel and chosen is not None:
+            options["rotation"] = rotation.chosen(chosen)
+        if self.mixer.reads_layout:
+            every = self.project()[0][images]
+            layout = self.mixer.layout(self.grid, self.num_prefix_tokens, mask)
+            options["layout"] = layout._replace(all_queries=every, chosen=chosen)
+        return self.mixer.weights(queries, keys, mask, **options)
+
+    @torch.no_grad()
+    def compared(self, queries: Queries) -> Tensor:
+        """The answers of a mixer without weights."""
+        if self.has_weights:
+            return super().compared(queries)
+        return self._answers(self.project()[0][:, :, torch.as_tensor(queries, device=self.x.device)])
+
+    def _answers(self, queries: Tensor, images: slice = slice(None)) -> Tensor:
+        return self.mixer.answers(queries, self.x[images], self.grid, num_prefix_tokens=self.num_prefix_tokens)
 
     @torch.no_grad()
     def local_kernels(self) -> Tensor | None:
@@ -179,12 +221,18 @@ class SdpaAttention(Attention):
         return AttentionRows(softmax_weights(self.q[:, :, chosen], self.k, scale=self.scale, bias=bias), None)
 
     def weigh(
-        self, queries: Tensor, keys: Tensor, hidden: Tensor | None = None, *, place: int | Tensor | None = None
+        self,
+        queries: Tensor,
+        keys: Tensor,
+        hidden: Tensor | None = None,
+        *,
+        place: int | None = None,
+        images: slice = slice(None),
     ) -> Tensor:
         """By the formula of softmax attention."""
-        bias = None if self.bias is None or place is None else self._biases()[..., int(place) : int(place) + 1, :]
-        if bias is not None and bias.shape[0] != queries.shape[0]:
-            bias = bias[:1]
+        bias = None if self.bias is None or place is None else self._biases()[..., place : place + 1, :]
+        if bias is not None and bias.shape[0] > 1:
+            bias = bias[images]
         return softmax_weights(queries, keys, scale=self.scale, mask=None if hidden is None else ~hidden, bias=bias)
 
     def _biases(self) -> Tensor:

@@ -94,16 +94,15 @@ def confusion(captured: Captured | Sequence[Attention], tolerances: Sequence[flo
 def count_confused(layer: Attention, tolerances: Sequence[float] = TOLERANCES) -> Tensor:
     """(images, heads, tolerances): exact counts, in chunks of queries, with distances in float64."""
     queries = layer.project()[0].cpu().double()  # some accelerators have no float64
-    first = layer.rows([0]).mixed
-    if first.shape[1] != queries.shape[1]:  # one head per channel
-        queries = queries.transpose(2, 3).flatten(1, 2).unsqueeze(-1)
+    first = layer.compared([0])
+    queries = queries_of_rows(queries, first.shape[1])
     height = max(1, MAX_WEIGHTS // first.numel())
     parts = torch.arange(layer.tokens).split(height)
     total = torch.zeros(*queries.shape[:2], len(tolerances), dtype=torch.long)
     for number, these in enumerate(parts):
-        rows = layer.rows(these).mixed.cpu().double()
+        rows = layer.compared(these).cpu().double()
         for those in parts[number:]:
-            others = rows if those is these else layer.rows(those).mixed.cpu().double()
+            others = rows if those is these else layer.compared(those).cpu().double()
             weight_distance = _relative_distance(rows, others)
             query_distance = _relative_distance(queries[:, :, these], queries[:, :, those])
             each_pair_once = these[:, None] < those[None, :]
@@ -111,6 +110,19 @@ def count_confused(layer: Attention, tolerances: Sequence[float] = TOLERANCES) -
                 confused = (weight_distance <= tolerance) & (query_distance > tolerance) & each_pair_once
                 total[..., place] += confused.sum((-1, -2))
     return total
+
+
+def queries_of_rows(queries: Tensor, rows: int) -> Tensor:
+    """The query of each of so many rows that a token has, from (B, heads, M, d): (B, rows, M, ...).
+
+    There is a row for each head; one for each channel (Hydra); or some for each head, as in PolaFormer.
+    """
+    heads, channels = queries.shape[1], queries.shape[1] * queries.shape[3]
+    if rows == channels:
+        return queries.transpose(2, 3).flatten(1, 2).unsqueeze(-1)
+    if rows < heads:  # a second branch, which does not attend
+        return queries[:, :rows]
+    return queries.repeat_interleave(rows // heads, 1)
 
 
 def confused_pairs(queries: Tensor, weights: Tensor, tolerance: float = DEFAULT_TOLERANCE) -> Tensor:

@@ -40,7 +40,8 @@ class MaskedAccuracy:
     found: dict[str, list[float]]
     """Rule -> accuracy at each window size."""
     untouched: dict[int, list[str]]
-    """Window size -> layers that were not masked: their grids are no larger than the window, or their keys are reduced."""
+    """Window size -> layers that were not masked: their grids are no larger than the window, their keys are reduced, or they
+    have no weights."""
 
 
 def keys_to_mask(layer: Attention, size: int, rule: Rule, generator: torch.Generator) -> Tensor:
@@ -77,8 +78,7 @@ def masked_output(layer: MixerAttention, hidden: Tensor) -> Tensor:
     for constant in (part.constant() for part in layer.mixer.local_parts()):
         if constant is not None:
             total[:, layer.num_prefix_tokens :] += constant
-    projected: Tensor = layer.mixer.proj(total)
-    return projected
+    return layer.mixer.output(total, layer.x)
 
 
 def masked_weights(layer: MixerAttention, q: Tensor, k: Tensor, queries: Tensor, hidden: Tensor) -> Tensor:
@@ -86,11 +86,11 @@ def masked_weights(layer: MixerAttention, q: Tensor, k: Tensor, queries: Tensor,
     if layer.windowed:  # softmax: the other weights are normalised again; all are zero if the whole window is masked
         rows = layer.rows(queries).mixed.masked_fill(hidden, 0)
         return rows / rows.sum(-1, keepdim=True).clamp(min=torch.finfo(rows.dtype).tiny)
-    single = q.transpose(1, 2).flatten(0, 1).unsqueeze(2)  # (B * queries, heads, 1, d)
-    keys = k.unsqueeze(1).expand(-1, len(queries), -1, -1, -1).flatten(0, 1)
-    places = queries.repeat(len(q))
-    weights = layer.weigh(single, keys, hidden.repeat(len(q), 1), place=places)  # (B * queries, heads or channels, 1, N)
-    return weights.squeeze(2).unflatten(0, (len(q), len(queries))).transpose(1, 2)
+    each = [
+        layer.weigh(q[:, :, number : number + 1], k, keys.expand(len(q), -1), place=int(query))
+        for number, (query, keys) in enumerate(zip(queries, hidden, strict=True))
+    ]
+    return torch.cat(each, 2)
 
 
 @contextmanager
@@ -139,7 +139,7 @@ class _MaskedSdpa(TorchFunctionMode):
 
 def can_mask(layer: Attention, size: int) -> bool:
     """Whether the layer's grid is larger than the window and its keys can be masked one by one."""
-    return layer.whole and max(layer.grid) > size and (not layer.windowed or layer.kind == "softmax")
+    return layer.has_weights and layer.whole and max(layer.grid) > size and (not layer.windowed or layer.kind == "softmax")
 
 
 @torch.no_grad()

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..ops.reference import injective_weights, linear_weights, softmax_weights
 from .attention import Attention, layer_label
-from .confusion import confused_pairs
+from .confusion import confused_pairs, queries_of_rows
 
 LENGTHS = (0.5, 1.0, 2.0, 4.0)
 
@@ -26,7 +26,7 @@ class Ray:
     """The layer of the query, in words."""
     lengths: tuple[float, ...]
     weights: Tensor
-    """(heads, lengths, N)."""
+    """(heads, lengths, N). Of a mixer without weights, the answers to the queries: (heads, lengths, channels)."""
     confused: Tensor
     """(heads,): pairs of lengths with the same weights."""
 
@@ -38,12 +38,12 @@ class Ray:
 
 def ray(layer: Attention, query: int, lengths: Sequence[float] = LENGTHS, *, image: int = 0) -> Ray:
     """The weights of a query of a layer, multiplied by each of `lengths`."""
-    q, k, _ = (part[image : image + 1] for part in layer.project())
+    images = slice(image, image + 1)
+    q, k, _ = (part[images] for part in layer.project())
     times = torch.tensor(lengths, dtype=q.dtype, device=q.device)
     along = q[:, :, query : query + 1] * times[:, None]
-    weights = layer.weigh(along, k, place=query)[0]
-    if len(weights) != q.shape[1]:  # one head per channel
-        along = along.transpose(2, 3).flatten(1, 2).unsqueeze(-1)
+    weights = layer.weigh(along, k, place=query, images=images)[0]
+    along = queries_of_rows(along, len(weights))
     return Ray(layer.kind, layer_label(layer.name), tuple(lengths), weights, confused_pairs(along[0], weights))
 
 

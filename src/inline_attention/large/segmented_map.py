@@ -1,7 +1,7 @@
 """The whole result of a streamed segmentation, in temporary files: labels, probabilities on request, counts of pixels."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .image_file import Georeference, PixelSize
+from .large_image import LargeImage
 from .map_levels import MapLevels, average, majority
 from .segment import StreamedSegmentation
 
@@ -25,21 +26,10 @@ class Place:
     """How many pixels of the file's finest level lie along the height and the width of one of the map."""
 
     @classmethod
-    def of(
-        cls,
-        pixel_size: PixelSize | None,
-        georeference: Georeference | None,
-        finest: tuple[int, int],
-        size: tuple[int, int],
-    ) -> "Place":
-        """The place of a map of a size (height, width), from what the file says of its finest level."""
-        down, right = finest[0] / size[0], finest[1] / size[1]
-        if pixel_size is not None:
-            pixel_size = replace(pixel_size, height=pixel_size.height * down, width=pixel_size.width * right)
-        if georeference is not None:
-            a, b, c, d, e, f = georeference.transform
-            georeference = replace(georeference, transform=(a * right, b * down, c, d * right, e * down, f))
-        return cls(pixel_size, georeference, (down, right))
+    def of(cls, image: LargeImage) -> "Place":
+        """The place of a map of the same size as the image."""
+        finest = image.file.levels[0]
+        return cls(image.pixel_size, image.georeference, (finest.height / image.height, finest.width / image.width))
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..layers import Block, Mixer
-from ..layers.block import DepthwiseMlp
 from ..models.backbone import Backbone, grid_of
 from ..models.stage import ConvEmbed, PatchMerge, Stage
 from ..ops.checks import Grid
@@ -81,7 +80,7 @@ def _way(block: Block) -> Way:
     if block.mixer.works_in_bands:
         return "bands"
     whole = any(window.height is None and window.width is None for window in block.mixer.windows)
-    return "windows" if block.mixer.windows and not whole and not isinstance(block.mlp, DepthwiseMlp) else "whole"
+    return "windows" if block.mixer.windows and not whole and block.by_token else "whole"
 
 
 def _describe(block: Block) -> str:

@@ -1,7 +1,7 @@
 """One pre-norm block around any mixer, and the MLPs that it can have."""
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -13,6 +13,7 @@ from ..ops.checks import Grid, check_grid
 from ..ops.local_convolution import local_convolution
 from ..ops.sums import add_linear, add_product, autocast_is_on, can_accumulate, is_plain, zero_masked
 from .bands import WHOLE, Band, Place, bands_of, respond_in_bands, split_rows, summarize_in_bands
+from .cpe import ConvPositions
 from .mixer import Mixer
 from .summary import Summaries, Summary
 from .weight_views import WeightViews
@@ -36,6 +37,7 @@ class Block(nn.Module):
         drop_path: stochastic depth of both branches.
         norm_layer: makes a norm from a number of channels.
         raw_local: make the kernels of the local residual from the block's input before its norm (CSwin).
+        cpe: convolutional positions (`ConvPositions`) at the start of the block; "both": before the MLP too.
     """
 
     def __init__(
@@ -47,11 +49,15 @@ class Block(nn.Module):
         drop_path: float = 0.0,
         norm_layer: Callable[[int], nn.Module] = nn.LayerNorm,
         raw_local: bool = False,
+        cpe: bool | Literal["both"] = False,
     ) -> None:
         super().__init__()
+        if cpe not in (False, True, "both"):
+            raise ValueError(f"cpe must be False, True or 'both', got {cpe!r}")
         if not isinstance(mixer, Mixer):
             raise ValueError(f"mixer must be an instance of one of MIXERS, such as InLineAttention(192, 6), got {mixer!r}")
         dim, hidden = mixer.dim, int(mixer.dim * mlp_ratio)
+        self.cpe1, self.cpe2 = (ConvPositions(dim, mixer.grid_dims) if made else None for made in (cpe, cpe == "both"))
         self.norm1 = norm_layer(dim)
         self.mixer = mixer
         self.norm2 = norm_layer(dim)
@@ -69,7 +75,9 @@ class Block(nn.Module):
             return self._forward_in_bands(x, grid, num_prefix_tokens, mask)
         x = zero_masked(x, mask)
         where: dict[str, Any] = {"num_prefix_tokens": num_prefix_tokens, "mask": mask}
+        x = x if self.cpe1 is None else self.cpe1(x, grid, **where)
         x = self._add(x, self.mixer, self.norm1(x), grid, **where, local_input=x if self.raw_local else None)
+        x = x if self.cpe2 is None else self.cpe2(x, grid, **where)
         if isinstance(self.mlp, DepthwiseMlp):
             return self._add(x, self.mlp, self.norm2(x), grid, **where)
         return self._add(x, self.mlp, self.norm2(x))
@@ -108,13 +116,23 @@ class Block(nn.Module):
         return self.mixer.sweeps
 
     def reach(self) -> tuple[int, int]:
-        """How many rows above and below a token the mixer's local parts and the MLP see."""
-        (above, below), mlp = self.mixer.reach(), self._mlp_reach()
-        return above + mlp, below + mlp
+        """How many rows above and below a token the mixer's local parts, the MLP and convolutional positions see."""
+        return _more(self.mixer.reach(), self._reach_before() + self._reach_after())
 
     def summary_reach(self) -> tuple[int, int]:
         """How many rows above and below a token `summarize` sees."""
-        return self.mixer.summary_reach()
+        return _more(self.mixer.summary_reach(), self._reach_before())
+
+    @property
+    def by_token(self) -> bool:
+        """Whether all but the mixer works on tokens one by one."""
+        return not (self._reach_before() or self._reach_after())
+
+    def _reach_before(self) -> int:
+        return 0 if self.cpe1 is None else 1
+
+    def _reach_after(self) -> int:
+        return (0 if self.cpe2 is None else 1) + self._mlp_reach()
 
     def _mlp_reach(self) -> int:
         return 1 if isinstance(self.mlp, DepthwiseMlp) else 0
@@ -130,9 +148,10 @@ class Block(nn.Module):
     ) -> Summary:
         """The sums over these tokens that the block needs: see `InBands.summarize`."""
         self._check_bands()
-        x = zero_masked(x, mask)
-        local_input = x if self.raw_local else None
-        return self.mixer.summarize(self.norm1(x), grid, place=place, mask=mask, local_input=local_input, before=before)
+        rows = _placed(self.cpe1, _Rows(zero_masked(x, mask), grid, place, mask), self.mixer.summary_reach())
+        local_input = rows.x if self.raw_local else None
+        where: dict[str, Any] = {"place": rows.place, "mask": rows.mask}
+        return self.mixer.summarize(self.norm1(rows.x), rows.grid, **where, local_input=local_input, before=before)
 
     def respond(
         self,
@@ -145,17 +164,18 @@ class Block(nn.Module):
     ) -> Tensor:
         """`forward` for a band of an image, from the summaries of all of it: see `InBands.respond`."""
         self._check_bands()
-        x, (above, below) = zero_masked(x, mask), place.halo
-        kept = min(above, self._mlp_reach()), min(below, self._mlp_reach())  # halo of the mixer's output, for the MLP
-        at = place._replace(halo=(above - kept[0], below - kept[1]))
-        mixed = self.mixer.respond(self.norm1(x), summaries, grid, place=at, mask=mask)
-        inner = at.inner(grid)
-        x = x[:, inner] + self.drop_path(mixed)
+        after = self._reach_after()
+        rows = _placed(self.cpe1, _Rows(zero_masked(x, mask), grid, place, mask), _more(self.mixer.reach(), after))
+        kept = rows.kept((after, after))  # halo of the mixer's output, for what comes after it
+        at = rows.place._replace(halo=(rows.place.halo[0] - kept[0], rows.place.halo[1] - kept[1]))
+        mixed = self.mixer.respond(self.norm1(rows.x), summaries, rows.grid, place=at, mask=rows.mask)
+        rows = rows.cut(kept)
+        rows = rows._replace(x=rows.x + self.drop_path(mixed))
+        rows = _placed(self.cpe2, rows, (self._mlp_reach(),) * 2)
         if not isinstance(self.mlp, DepthwiseMlp):
-            return self._add(x, self.mlp, self.norm2(x))
-        rows = None if grid is None else (grid[0] - sum(at.halo), *grid[1:])
-        x = self._add(x, self.mlp, self.norm2(x), rows, mask=None if mask is None else mask[:, inner])
-        return x[:, Place(halo=kept).inner(rows)]
+            return self._add(rows.x, self.mlp, self.norm2(rows.x))
+        out = self._add(rows.x, self.mlp, self.norm2(rows.x), rows.grid, mask=rows.mask)
+        return out[:, rows.place.inner(rows.grid)]
 
     def finish(self, x: Tensor, mixed: Tensor) -> Tensor:
         """The rest of `forward` from the mixer's output before its projection: both (B, n, C), of any tokens."""
@@ -175,6 +195,41 @@ class Block(nn.Module):
         else:
             total = branch(*arguments, **options, residual=x)
         return total
+
+
+class _Rows(NamedTuple):
+    """Some rows of an image on their way through a block, with those around them that it still needs."""
+
+    x: Tensor
+    grid: Grid | None
+    place: Place
+    mask: Tensor | None
+
+    def kept(self, reach: tuple[int, int]) -> tuple[int, int]:
+        """The halo that is left when no more rows than these are needed."""
+        return min(self.place.halo[0], reach[0]), min(self.place.halo[1], reach[1])
+
+    def cut(self, halo: tuple[int, int]) -> "_Rows":
+        """Without the rows beyond this halo."""
+        above, below = self.place.halo[0] - halo[0], self.place.halo[1] - halo[1]
+        if self.grid is None or not (above or below):
+            return self
+        tokens, (first, height, _) = Place(halo=(above, below)).inner(self.grid), self.place
+        grid = (self.grid[0] - above - below, *self.grid[1:])
+        return _Rows(self.x[:, tokens], grid, Place(first + above, height, halo), _part(self.mask, tokens))
+
+
+def _part(mask: Tensor | None, tokens: slice) -> Tensor | None:
+    return None if mask is None else mask[:, tokens]
+
+
+def _more(reach: tuple[int, int], rows: int) -> tuple[int, int]:
+    return reach[0] + rows, reach[1] + rows
+
+
+def _placed(cpe: ConvPositions | None, rows: _Rows, reach: tuple[int, int]) -> _Rows:
+    """With positions, if there are some, and the halo that is needed after them."""
+    return rows if cpe is None else rows._replace(x=cpe(rows.x, rows.grid, mask=rows.mask)).cut(rows.kept(reach))
 
 
 class Mlp(nn.Module):

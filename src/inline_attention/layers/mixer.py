@@ -196,6 +196,10 @@ class Mixer(InBands, nn.Module, ABC):
     def weights(self, q: Tensor, k: Tensor, mask: Tensor | None) -> Tensor:
         """The same formula as dense weights: (B, heads, M, N)."""
 
+    def answers(self, q: Tensor, x: Tensor, grid: Grid | None, *, num_prefix_tokens: int = 0) -> Tensor:
+        """What queries (B, heads, M, d) get from the tokens x, without local parts, where there are no weights to look at."""
+        raise ValueError(f"{type(self).__name__} has attention rows: its answers are their products with the values")
+
     def attend_window(self, q: Tensor, k: Tensor, v: Tensor, cuts: Cuts, mask: Tensor | None = None, **options: Any) -> Tensor:
         """`attend` inside windows, (B * count, heads, h * w, d). Linear mixers see all of a window, rolled or not.
 
@@ -463,11 +467,14 @@ class Mixer(InBands, nn.Module, ABC):
         options = {} if rotation is None else rotation.formula_options()
         if not self.reads_layout:
             return options
-        ratio = 1 if self.reduction is None else self.reduction.ratio
         own = given.context is None
-        key_grid, mask = (reduced_grid(given.grid, ratio), given.mask) if own else (None, None)
-        prefix = given.num_prefix_tokens
-        return {**options, "layout": Layout(given.grid, key_grid, prefix, mask, all_queries=queries, chosen=chosen)}
+        layout = self.layout(given.grid, given.num_prefix_tokens, given.mask if own else None, own=own)
+        return {**options, "layout": layout._replace(all_queries=queries, chosen=chosen)}
+
+    def layout(self, grid: Grid | None, num_prefix_tokens: int, mask: Tensor | None = None, *, own: bool = True) -> Layout:
+        """How the tokens of a call lie; `own` if keys come from them too, and not from a context."""
+        ratio = 1 if self.reduction is None else self.reduction.ratio
+        return Layout(grid, reduced_grid(grid, ratio) if own else None, num_prefix_tokens, mask)
 
     def _add_local(
         self, out: Tensor, parts: Sequence[LocalPart], x_mean: Tensor, values: Tensor, grid: Grid, num_prefix_tokens: int

@@ -91,7 +91,7 @@ class Vit3Attention(SummedMixer):
         assert layout.grid is not None  # needs_grid
         trained, prefix = self._train(k, v, mask, layout, rotation), layout.num_prefix_tokens
         queries = q[:, :-1] if rotation is None else rotation.of_queries(q[:, :-1])
-        heads = (queries @ trained.w1) * F.silu(queries @ trained.w2)
+        heads = _ask(queries, trained)
         convolved = local_convolution(zero_masked(q, layout.mask)[:, -1, prefix:], trained.w3, layout.grid)
         return torch.cat([heads, F.pad(convolved, (0, 0, prefix, 0)).unsqueeze(1)], 1)
 
@@ -106,6 +106,12 @@ class Vit3Attention(SummedMixer):
         chosen = self._formula_options(given)
         with without_autocast(x.device):
             return self._train(to_fp32(k), to_fp32(v), given.mask, chosen["layout"], chosen.get("rotation"))
+
+    def answers(self, q: Tensor, x: Tensor, grid: Grid | None, *, num_prefix_tokens: int = 0) -> Tensor:
+        """Of the heads, to queries that are not turned, (B, heads + 1, M, d): (B, heads, M, d)."""
+        assert grid is not None  # needs_grid
+        with without_autocast(x.device):
+            return _ask(to_fp32(q[:, :-1]), self.inner_model(x, grid, num_prefix_tokens=num_prefix_tokens))
 
     # In bands
 
@@ -137,7 +143,7 @@ class Vit3Attention(SummedMixer):
         gradient1, gradient2, taps, on_grid = summaries[0].sums
         trained = self._step((gradient1, gradient2, taps), summaries[0].count, on_grid)
         queries = band.turned_queries(band.q[:, :-1])
-        heads = (queries @ trained.w1) * F.silu(queries @ trained.w2)
+        heads = _ask(queries, trained)
         if band.grid is None:
             return F.pad(heads, (0, 0, 0, 0, 0, 1))
         asked = self._second(band, self.project_queries(band.x), self.q_norm)
@@ -169,3 +175,8 @@ class Vit3Attention(SummedMixer):
         w1, w2, w3 = self._inner(k.dtype)
         taps = kernel_gradient(k[:, -1, prefix:], v[:, -1, prefix:], w3.shape[1:], layout.grid)
         return self._step((*unit_gradients(keys, v[:, :-1], w1, w2), taps), count_valid(k, mask), on_grid)
+
+
+def _ask(queries: Tensor, trained: InnerModel) -> Tensor:
+    """The heads' answers, (B, heads, M, d)."""
+    return (queries @ trained.w1) * F.silu(queries @ trained.w2)

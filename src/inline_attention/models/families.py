@@ -5,7 +5,7 @@ from functools import partial
 from inspect import signature
 from math import floor, inf, log2
 from pathlib import Path
-from typing import Any, TypedDict, TypeVar
+from typing import Any, Literal, TypedDict, TypeVar
 
 import torch
 from timm.layers import calculate_drop_path_rates, to_2tuple
@@ -13,10 +13,12 @@ from timm.models import build_model_with_cfg, generate_default_cfgs, resolve_pre
 from torch import nn
 
 from ..layers import MIXERS, Block
+from ..layers.gate import GateKind
+from ..layers.mixer import MixerOptions
 from ..layers.rope import Rope
 from ..lite.decode import per_channel
 from ..lite.limits import MAX_STREAMED_PIXELS, excess, max_pixels
-from ..ops.checks import check_name, check_size, is_whole
+from ..ops.checks import Grid, check_name, check_size, is_whole
 from .adapt_weights import filter_state_dict
 from .backbone import SMALLEST, Backbone
 from .packaged_weights import PACKAGED, packaged_path, tags_of
@@ -45,6 +47,20 @@ Model = TypeVar("Model", bound=Backbone)
 
 # Blocks
 
+_ELSEWHERE = (
+    "windows",
+    "reduction",
+    "context_dim",
+    "rope",
+    "attn_drop",
+    "proj_drop",
+    "grid_dims",
+    "grid_size",
+    "device",
+    "dtype",
+)
+"""Arguments of a mixer that the family chooses, or that are arguments of the model."""
+
 
 class AttentionOptions(TypedDict, total=False):
     """Keyword arguments of every family that choose its attention; `BlockMaker` documents them."""
@@ -53,6 +69,11 @@ class AttentionOptions(TypedDict, total=False):
     kernel: str | None
     local: bool | None
     rope: Rope | None
+    gate: bool | GateKind
+    lepe: bool | int | None
+    out_norm: bool
+    cpe: bool | Literal["both"]
+    mixer_args: Mapping[str, Any] | None
     inline_depths: int | Sequence[int] | None
     proj_drop_rate: float
     attn_drop_rate: float
@@ -69,6 +90,9 @@ class BlockMaker:
         kernel: the feature map of a mixer that has one; None for the mixer's default.
         local: whether the mixer has the local residual; None for the mixer's default, which is yes for inline only.
         rope: rotary positions in all blocks, "heads" or "all", see `RotaryPositions`; besides the family's own positions.
+        gate, lepe, out_norm: parts of the mixer, see `PartChoice`; lepe=None for what the family has.
+        cpe: convolutional positions in all blocks, see `Block`.
+        mixer_args: other arguments of the mixer's class, such as {"divisor": "published"}.
         inline_depths: how many blocks of each stage, from its first on, have this mixer and see the whole map; the others have
             the family's softmax attention. One number stands for every stage, None for all blocks.
         proj_drop_rate: dropout after projections.
@@ -84,6 +108,11 @@ class BlockMaker:
         kernel: str | None = None,
         local: bool | None = None,
         rope: Rope | None = None,
+        gate: bool | GateKind = False,
+        lepe: bool | int | None = None,
+        out_norm: bool = False,
+        cpe: bool | Literal["both"] = False,
+        mixer_args: Mapping[str, Any] | None = None,
         inline_depths: int | Sequence[int] | None = None,
         proj_drop_rate: float = 0.0,
         attn_drop_rate: float = 0.0,
@@ -95,8 +124,10 @@ class BlockMaker:
         self.depths = tuple(depths)
         self.mixer = mixer
         self.inline_depths = _inline_depths(inline_depths, self.depths, mixer)
-        self.rope = rope
-        self.chosen = {name: value for name, value in (("kernel", kernel), ("local", local)) if value is not None}
+        self.rope, self.cpe = rope, cpe
+        given = {"kernel": kernel, "local": local, "lepe": lepe, "gate": gate or None, "out_norm": out_norm or None}
+        self.chosen = {name: value for name, value in given.items() if value is not None}
+        self.chosen.update(_mixer_args(mixer, dict(mixer_args or {}), self.chosen))
         self.drop, self.attn_drop = proj_drop_rate, attn_drop_rate
         self.drop_paths: list[Any] = calculate_drop_path_rates(drop_path_rate, sum(self.depths))
 
@@ -110,6 +141,8 @@ class BlockMaker:
         eps: float,
         softmax: Mapping[str, Any],
         inline: Mapping[str, Any],
+        grid: Grid,
+        num_prefix_tokens: int = 0,
         shift: bool = False,
         raw_local: bool = False,
     ) -> list[Block]:
@@ -120,6 +153,8 @@ class BlockMaker:
             dim, num_heads, mlp_ratio: its channels, heads and hidden channels.
             eps: of its norms.
             softmax, inline: options of the family's softmax mixers and of its linear ones: windows, LePE and so on.
+            grid: the tokens of an image of the model's own size, for parameters that are bound to it.
+            num_prefix_tokens: tokens before them.
             shift: shift the windows of every second block, from the second on.
             raw_local: as for `Block`.
         """
@@ -127,20 +162,29 @@ class BlockMaker:
         for index in range(self.depths[number]):
             options: dict[str, Any]
             if index < self.inline_depths[number]:
-                name, options = self.mixer, {**self.chosen, **inline}
+                sized = MIXERS[self.mixer].size_options(grid, num_prefix_tokens)
+                name, options = self.mixer, {**sized, **inline, **self.chosen}
             else:
-                name, options = "softmax", {**(self.chosen if self.mixer == "softmax" else {}), **softmax}
+                name, options = "softmax", {**softmax, **(self.chosen if self.mixer == "softmax" else {})}
             if shift and index % 2:
                 options["windows"] = [window._replace(shifted=True) for window in options.get("windows", ())]
             if self.rope is not None:
                 options = {**options, "rope": self.rope}
             mixer = MIXERS[name](dim, num_heads, proj_drop=self.drop, attn_drop=self.attn_drop, **options)
             drop_path = self.drop_paths[sum(self.depths[:number]) + index]
-            norm = partial(nn.LayerNorm, eps=eps)
-            blocks.append(
-                Block(mixer, mlp_ratio=mlp_ratio, drop=self.drop, drop_path=drop_path, norm_layer=norm, raw_local=raw_local)
-            )
+            around: dict[str, Any] = {"drop": self.drop, "drop_path": drop_path, "raw_local": raw_local, "cpe": self.cpe}
+            blocks.append(Block(mixer, mlp_ratio=mlp_ratio, norm_layer=partial(nn.LayerNorm, eps=eps), **around))
         return blocks
+
+
+def _mixer_args(mixer: str, given: dict[str, Any], chosen: Mapping[str, Any]) -> dict[str, Any]:
+    """Other arguments of the mixer's class, checked."""
+    own = {*signature(MIXERS[mixer]).parameters, *MixerOptions.__annotations__} - {"dim", "num_heads", "options", *_ELSEWHERE}
+    for name in given:
+        if name in chosen:
+            raise ValueError(f"mixer_args has {name}={given[name]!r}, and the model {name}={chosen[name]!r}: give one of them")
+        check_name(f"argument of mixer {mixer!r}", name, sorted(own))
+    return given
 
 
 def check_stages(**sides: Sequence[object]) -> None:

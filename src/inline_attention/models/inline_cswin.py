@@ -8,7 +8,7 @@ from torch import nn
 from typing_extensions import Unpack
 
 from ..ops.shifted_windows import Window
-from .backbone import Backbone, pyramid_features
+from .backbone import Backbone, grid_of, pyramid_features
 from .families import AttentionOptions, BlockMaker, check_stages, create, fitting_patch, published_cfgs, small_cfgs
 from .stage import ConvEmbed, Stage
 
@@ -57,6 +57,7 @@ class InLineCSwin(Backbone):
                 number, dim, num_heads[number],
                 mlp_ratio=mlp_ratio, eps=1e-5, raw_local=True,
                 softmax={"lepe": True, "windows": windows}, inline={"lepe": True},
+                grid=grid_of(img_size, patch_size * 2**number),
             )  # fmt: skip
             stages.append(Stage(embed, blocks))
             channels = dim

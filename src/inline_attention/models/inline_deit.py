@@ -39,11 +39,13 @@ class InLineDeiT(Backbone):
         mlp_ratio: float = 4.0,
         **attention: Unpack[AttentionOptions],
     ) -> None:
-        maker = BlockMaker((depth,), **attention)
+        maker, grid = BlockMaker((depth,), **attention), grid_of(img_size, patch_size)
         stage = Stage(
             ConvEmbed(in_chans, embed_dim, patch_size),
-            maker.stage(0, embed_dim, num_heads, mlp_ratio=mlp_ratio, eps=1e-6, softmax={}, inline={}),
-            PositionEmbedding(embed_dim, grid_of(img_size, patch_size), class_token=True),
+            maker.stage(
+                0, embed_dim, num_heads, mlp_ratio=mlp_ratio, eps=1e-6, softmax={}, inline={}, grid=grid, num_prefix_tokens=1
+            ),
+            PositionEmbedding(embed_dim, grid, class_token=True),
         )
         super().__init__(
             [stage],

@@ -53,6 +53,7 @@ class InLinePVT(Backbone):
             blocks = maker.stage(
                 number, dim, num_heads[number],
                 mlp_ratio=mlp_ratios[number], eps=1e-6, softmax={"reduction": sr_ratios[number]}, inline={},
+                grid=grid_of(img_size, stride), num_prefix_tokens=int(class_token and last),
             )  # fmt: skip
             positions = PositionEmbedding(dim, grid_of(img_size, stride), class_token=class_token and last, mode="bilinear")
             stages.append(Stage(ConvEmbed(channels, dim, step, norm=nn.LayerNorm(dim)), blocks, positions))

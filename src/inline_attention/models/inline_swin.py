@@ -10,7 +10,7 @@ from typing_extensions import Unpack
 
 from ..layers import SoftmaxAttention
 from ..ops.shifted_windows import Window
-from .backbone import Backbone, pyramid_features
+from .backbone import Backbone, grid_of, pyramid_features
 from .families import AttentionOptions, BlockMaker, check_stages, create, fitting_patch, published_cfgs, small_cfgs
 from .stage import ConvEmbed, PatchMerge, Stage
 
@@ -61,7 +61,15 @@ class InLineSwin(Backbone):
             else:
                 embed = PatchMerge(dim // 2, dim, norm=nn.LayerNorm(2 * dim))
             blocks = maker.stage(
-                number, dim, num_heads[number], mlp_ratio=mlp_ratio, eps=1e-5, softmax=windowed, inline=inline, shift=True
+                number,
+                dim,
+                num_heads[number],
+                mlp_ratio=mlp_ratio,
+                eps=1e-5,
+                softmax=windowed,
+                inline=inline,
+                grid=grid_of(img_size, patch_size * 2**number),
+                shift=True,
             )
             stages.append(Stage(embed, blocks))
         super().__init__(
