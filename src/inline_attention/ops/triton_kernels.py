@@ -21,9 +21,9 @@ SMALLEST_SPLIT = 256
 
 @triton.jit
 def sums_kernel(
-    k, v, mask, key_sum, value_sum, outer_sum,  # noqa: ANN001
-    heads, tokens, split_tokens, d, e,  # noqa: ANN001
-    k_batch, k_head, k_token, v_batch, v_head, v_token, mask_batch,  # noqa: ANN001
+    k, v, mask, key_sum, value_sum, outer_sum,
+    heads, tokens, split_tokens, d, e,
+    k_batch, k_head, k_token, v_batch, v_head, v_token, mask_batch,
     HAS_MASK: tl.constexpr, PRECISION: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_E: tl.constexpr,
 ):  # fmt: skip
     """One head of one image, one split of its tokens, one block of e. Sums are (splits, batch x heads, ...)."""
@@ -56,9 +56,9 @@ def sums_kernel(
 
 @triton.jit
 def map_kernel(
-    x, matrix, base, mask, out,  # noqa: ANN001
-    heads, tokens, d, e,  # noqa: ANN001
-    x_batch, x_head, x_token, out_batch, out_head, out_token, mask_batch,  # noqa: ANN001
+    x, matrix, base, mask, out,
+    heads, tokens, d, e,
+    x_batch, x_head, x_token, out_batch, out_head, out_token, mask_batch,
     HAS_MASK: tl.constexpr, PRECISION: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_E: tl.constexpr,
 ):  # fmt: skip
     """One block of tokens of one head of one image, one block of e."""
