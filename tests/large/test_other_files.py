@@ -15,8 +15,8 @@ from timm.models import create_model
 
 from inline_attention import stream
 from inline_attention.large.image_file import PixelSize
-from inline_attention.large.large_image import open_large_image
 from inline_attention.large.open_file import open_image_file
+from inline_attention.large.open_large_image import open_large_image
 from inline_attention.large.slide_file import SlideFile, open_slide
 
 RNG = np.random.default_rng(0)

@@ -11,7 +11,7 @@ from timm.models import create_model
 
 from inline_attention import stream
 from inline_attention.large.image_reader import image_for, open_image
-from inline_attention.large.large_image import open_large_image
+from inline_attention.large.open_large_image import open_large_image
 from inline_attention.large.tensor_file import TensorFile
 from inline_attention.layers import Block, InLineAttention
 from inline_attention.layers.bands import Place
