@@ -33,7 +33,7 @@ def results(device: str) -> dict[str, str | None]:
 @pytest.mark.parametrize("device", ["cuda", "card"])
 @pytest.mark.parametrize("name", ["op", *MIXERS, *MODELS, *SEGMENTERS])
 def test_forward_and_backward_stay_on_the_device(name, device):
-    """"cuda" in fp32 and under autocast to both 16-bit types; "card" with gradients, in fp32 and bf16; both with a mask."""
+    """ "cuda" in fp32 and under autocast to both 16-bit types; "card" with gradients, in fp32 and bf16; both with a mask."""
     cases = {case: error for case, error in results(device).items() if case.split(" ")[0] == name}
     assert len(cases) == 2 + (device == "cuda") + (name not in SEGMENTERS)
     assert not {case: error for case, error in cases.items() if error}

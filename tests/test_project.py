@@ -43,7 +43,7 @@ def test_a_missing_module_is_looked_up_in_the_extra_that_has_it():
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     declared = {
         re.split(r"[<>=\[]", line)[0].replace("scikit-learn", "sklearn").replace("-", "_"): extra
-        for extra in ("train", "dense", "onnx", "openvino", "explore")
+        for extra in ("train", "dense", "bags", "onnx", "openvino", "explore")
         for line in extras[extra]
         if not line.startswith("inline-attention[")
     }

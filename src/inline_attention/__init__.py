@@ -8,6 +8,7 @@ _MISSING = [name for name in ("torch", "timm") if find_spec(name) is None]
 if TYPE_CHECKING or not _MISSING:
     from .compat import configure_torch
     from .large.gradients import stream_train
+    from .large.open_large_image import open_large_image
     from .large.parallelize import parallelize
     from .large.stream import stream
     from .layers import MIXERS, InLineAttention
@@ -38,6 +39,7 @@ __all__ = [
     "count",
     "injective_linear_attention",
     "load_official",
+    "open_large_image",
     "optimize",
     "parallelize",
     "stream",

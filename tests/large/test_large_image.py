@@ -8,8 +8,9 @@ import torch.nn.functional as F
 
 from inline_attention.large.area_average import average_rows, covered
 from inline_attention.large.image_file import COLOURS, Level, PixelSize
-from inline_attention.large.large_image import LargeImage, open_large_image
+from inline_attention.large.large_image import LargeImage
 from inline_attention.large.numpy_file import ArrayFile
+from inline_attention.large.open_large_image import open_large_image
 
 RNG = np.random.default_rng(0)
 

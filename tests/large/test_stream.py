@@ -11,7 +11,7 @@ from timm.models import create_model
 
 from inline_attention import stream
 from inline_attention.large.image_reader import image_for, open_image
-from inline_attention.large.large_image import open_large_image
+from inline_attention.large.open_large_image import open_large_image
 from inline_attention.large.tensor_file import TensorFile
 from inline_attention.layers import Block, InLineAttention
 from inline_attention.layers.bands import Place
@@ -351,9 +351,10 @@ def test_a_file_that_claims_more_than_it_has_is_refused(tmp_path, monkeypatch):
     """By its header, before anything is allocated: images by the limit, arrays by the size of their file."""
     model = made("inline_deit_nano", torch.float32)
     (tmp_path / "a.png").write_bytes(claim(60_000, 60_000))
-    with pytest.raises(
-        ValueError, match=r"a\.png: 60,000 x 60,000 pixels .* are more than 268,435,456: INLINE_MAX_PIXELS sets"
-    ):
+    with pytest.raises(ValueError, match=r"a\.png: 60,000 x 60,000 pixels cannot be in [0-9]+ bytes: it is truncated"):
+        stream(model, tmp_path / "a.png")
+    monkeypatch.setattr("inline_attention.large.pillow_file.find_spec", lambda name: None)
+    with pytest.raises(ValueError, match=r"a\.png: 60,000 x 60,000 pixels .* are more than 268,435,456: INLINE_MAX_PIXELS"):
         stream(model, tmp_path / "a.png")
     np.save(tmp_path / "a.npy", np.zeros((40, 40, 3), np.uint8))
     header = (tmp_path / "a.npy").read_bytes()

@@ -5,8 +5,8 @@ import pytest
 import tifffile
 
 from inline_attention.large.image_file import PixelSize
-from inline_attention.large.large_image import open_large_image
 from inline_attention.large.open_file import open_image_file
+from inline_attention.large.open_large_image import open_large_image
 
 RNG = np.random.default_rng(0)
 COLOUR = RNG.integers(0, 256, (150, 131, 3), dtype=np.uint8)

@@ -20,9 +20,12 @@ class LargeOptions:
     value_range: str | None = None
     """Values that become black and white: 0,3000; unset: all of 8 or 16 bits, 0 to 1 of floating-point numbers."""
 
+    mask: str | None = None
+    """Pixels that count: tissue (of slides), nodata, none to take all, or an image file; unset: nodata if the file has it."""
+
     def open(self, path: str) -> "LargeImage":
         """Open a file as these options say."""
-        from ..large.large_image import open_large_image
+        from ..large.open_large_image import open_large_image
 
         return open_large_image(
             path,
@@ -30,6 +33,7 @@ class LargeOptions:
             mpp=self.mpp,
             channels=[] if self.channels is None else _names(self.channels),
             value_range=None if self.value_range is None else _range(self.value_range),
+            mask=self.mask,
         )
 
     def refuse_without(self, option: str) -> None:

@@ -13,6 +13,7 @@ EXTRAS = {
     **dict.fromkeys(("onnx", "onnx_ir", "onnxruntime", "onnxscript"), "onnx"),
     **dict.fromkeys(("nncf", "openvino"), "openvino"),
     "gradio": "explore",
+    "h5py": "bags",
 }
 """Which extra of the package brings a module that is missing; the others come with `cli`."""
 

@@ -1,4 +1,4 @@
-"""`inline predict`: classify images; or, with detectors and segmenters, draw what they find."""
+"""`inline predict`: classify images or slides; or, with detectors and segmenters, draw what they find."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,23 +18,27 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Predict:
-    """Classify images; or draw objects or segments over them, with models that detect or segment.
+    """Classify images; draw objects or segments over them; or predict slides from files of tile features, as the model does.
 
     With --onnx FILE or --openvino FILE, an exported model is used, without torch: `inline predict --onnx FILE --help`.
     """
 
     images: Annotated[tuple[str, ...], tyro.conf.Positional]
-    """Files, folders, or '-' for the standard input: an image, or a list of paths, one a line."""
+    """Files, folders, or '-' for the standard input: an image, or a list of paths, one a line. Or files of features."""
     model: str | None = None
     """A run's folder, a file of weights, or a model's name with --pretrained or --weights; unset: the newest under runs/."""
-    task: Literal["classify", "detect", "segment"] | None = None
+    task: Literal["classify", "detect", "segment", "bags"] | None = None
     """What the model was trained for; unset: as its file says."""
     pretrained: bool = False
     """Take the published weights of a model that is given by name; they are downloaded unless they are here."""
     weights: Path | None = None
     """For a model that is given by name: a file of weights, or a folder of published files."""
     out: Path | None = None
-    """Folder for the images that detectors and segmenters draw, or with --stream for maps; a file for one map."""
+    """Folder for the images that detectors and segmenters draw, and for maps; with --stream, a file for one map."""
+    attention: bool = False
+    """Slides: write how the model weighs each tile, as GeoJSON that QuPath opens and as PNG."""
+    layer: int = -1
+    """Of --attention: the number of the layer, from 0 on; -1: the last one."""
     threshold: float | None = None
     """Detection: the least score of an object that is printed and drawn; unset: 0.5."""
     inference: Literal["whole", "slide"] | None = None
@@ -64,8 +68,6 @@ class Predict:
         """Predict a batch at a time, and print as results come."""
         from ..training.load_trained import load_trained, task_named
         from .arguments import usable_device
-        from .dense import predict_dense
-        from .segment_files import predict_maps
         from .train import newest_run
 
         self._check()
@@ -78,12 +80,12 @@ class Predict:
         task = task_named(model, self.weights)
         if self.task not in (None, task):
             raise ValueError(f"{self.weights or model} was trained to {task}, not to {self.task}")
-        if task == "segment" and self.stream:
-            predict_maps(self, str(self.weights or model), device)
-            return
-        self.maps.refuse()
+        if not (task == "segment" and self.stream):
+            self.maps.refuse()
+        if task != "bags" and (self.attention or self.layer != -1):
+            raise ValueError("--attention and --layer are for models of slides: `inline analyze maps` draws those of images")
         if task != "classify":
-            predict_dense(self, str(self.weights or model), device)
+            self._predict_other(task, str(self.weights or model), device)
             return
         for name in ("out", "threshold", "inference", "side"):
             if getattr(self, name) is not None:
@@ -94,6 +96,19 @@ class Predict:
             self._stream(trained)
         else:
             self._resize(trained, device)
+
+    def _predict_other(self, task: str, model: str, device: "torch.device") -> None:
+        """Boxes, masks and labels of pixels, and slides."""
+        from .bags import predict_bags
+        from .dense import predict_dense
+        from .segment_files import predict_maps
+
+        if task == "bags":
+            predict_bags(self, model, device)
+        elif task == "segment" and self.stream:
+            predict_maps(self, model, device)
+        else:
+            predict_dense(self, model, device)
 
     def _check(self) -> None:
         if not self.images:

@@ -81,7 +81,7 @@ class MapMaker:
             level = coarsest_level(opened.file, preview_size(result.size))
         finally:
             opened.close()
-        coarse = replace(self.large, level=level, mpp=None).open(str(image))
+        coarse = replace(self.large, level=level, mpp=None, mask=None).open(str(image))
         try:
             return _Result(result, thumbnail(coarse, preview_size(result.size)))
         finally:

@@ -28,12 +28,16 @@ if TYPE_CHECKING:
 class TrainOptions:
     """The options of `inline train` that are not fields of the recipe."""
 
-    task: Literal["classify", "detect", "segment"] | None = None
-    """What to learn: classes of images, objects with boxes and masks, or classes of pixels. Short for --task.name."""
+    task: Literal["classify", "detect", "segment", "bags"] | None = None
+    """What to learn: classes of images, objects with boxes and masks, classes of pixels, or slides from bags of tile features.
+    Short for --task.name."""
     recipe: str | None = None
     """A recipe of the package, by name, or a TOML file; unset: one that suits the data."""
     data: str | None = None
-    """Images: a folder of class folders, or, to detect and segment, one as in docs/dense.md. Short for --data.source."""
+    """Images: a folder of class folders, or, to detect and segment, one as in docs/dense.md; or a folder of tile features.
+    Short for --data.source."""
+    labels: str | None = None
+    """A CSV with the labels of slides, whose tile features are in --data: see docs/bags.md. Short for --data.labels."""
     out: Path | None = None
     """Folder of the run; unset: a new one under runs/."""
     resume: bool = False
@@ -147,6 +151,7 @@ class Train(TrainOptions):
     def _finish(self, outcome: "TrainingResult", task: "Task") -> None:
         """Draw the curves, print the result and what to do next."""
         from ..training.plots import draw_confusion, draw_curve
+        from .bags import draw_bags
         from .drawings import draw_attention, draw_predictions
         from .train_report import print_result
 
@@ -156,9 +161,9 @@ class Train(TrainOptions):
             print(f"Stopped and saved. Go on: inline train --out {shlex.quote(str(out))} --resume", file=sys.stderr)
             sys.exit(130)
         if outcome.best.get("confusion"):
-            unit = "images" if recipe.task.name == "classify" else "pixels"
+            unit = {"classify": "images", "bags": "slides"}.get(recipe.task.name, "pixels")
             written.append(draw_confusion(outcome.best["confusion"], outcome.classes, out / "confusion.png", unit))
-        draw = draw_attention if recipe.task.name == "classify" else draw_predictions
+        draw = {"classify": draw_attention, "bags": draw_bags}.get(recipe.task.name, draw_predictions)
         if drawn := draw(out, outcome.source):
             written.append(drawn)
         if self.json:

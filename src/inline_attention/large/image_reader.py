@@ -10,8 +10,9 @@ from torch import Tensor, nn
 
 from ..models.finite import nonfinite
 from .image_file import COLOURS
-from .large_image import LargeImage, open_large_image
+from .large_image import LargeImage
 from .numpy_file import ArrayFile
+from .open_large_image import open_large_image
 from .pillow_file import PillowFile
 
 LUMA = (0.299, 0.587, 0.114)

@@ -5,9 +5,9 @@ size that was asked for, without pixels that hold no data.
 """
 
 from collections.abc import Sequence
+from functools import partial
 from math import isfinite, isnan
-from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -16,9 +16,19 @@ from torch import Tensor
 
 from .area_average import average_rows, covered
 from .image_file import ALPHA, PREMULTIPLIED, ImageFile
-from .open_file import open_image_file
 from .resolution import choose_level, georeference_at, pixel_size_at
 from .row_blocks import RowBlocks
+
+
+class Mask(Protocol):
+    """Which pixels of an image count."""
+
+    def rows(self, start: int, stop: int) -> Tensor:
+        """(stop - start, W) bool: these rows."""
+
+    def may_have(self, start: int, stop: int) -> bool:
+        """Whether a pixel of these rows may count, as far as is known without reading a file."""
+
 
 _Band = tuple[Tensor, Tensor | None]
 """Pixels (rows, W, C), and where there is data, (rows, W), None for everywhere."""
@@ -34,6 +44,9 @@ class LargeImage:
         channels: by number or name; none for all but alpha.
         value_range: the values that become 0 and 1; those outside are clipped. None for all that uint8 or uint16 can hold, and
             0 to 1 for floating-point numbers; other kinds need one.
+        nodata: leave out pixels without data: True for those with the file's nodata value and those that are transparent, which
+            it must have one of; None for the former, and on maps for the latter; False for none.
+        mask: which pixels count, besides; None for all.
         name: of the file, for errors.
 
     Attributes:
@@ -50,6 +63,8 @@ class LargeImage:
         mpp: float | None = None,
         channels: Sequence[str | int] = (),
         value_range: tuple[float, float] | None = None,
+        nodata: bool | None = None,
+        mask: Mask | None = None,
         name: str | None = None,
     ) -> None:
         self.file = file
@@ -62,28 +77,42 @@ class LargeImage:
         self._stated = value_range is not None
         self._alpha = next((name for name in (ALPHA, PREMULTIPLIED) if name in file.channels and name not in self.names), None)
         alpha = () if self._alpha is None else (file.channels.index(self._alpha),)
-        self._rows = RowBlocks(file, self.level, (*numbers, *alpha), name=name)
+        self._nodata = None if nodata is False else file.nodata
+        self._clear = bool(alpha) and (self.georeference is not None if nodata is None else nodata)
+        if nodata and self._nodata is None and not self._clear:
+            raise ValueError("it has no mask of its own: neither a value that stands for no data, nor transparent pixels")
+        self.mask = mask
+        wanted = None if mask is None else partial(_may_have, mask, file.levels[self.level].height, self.height)
+        self._rows = RowBlocks(file, self.level, (*numbers, *alpha), wanted, name)
         self._last: tuple[tuple[int, int], _Band] | None = None
 
     @property
     def may_lack_data(self) -> bool:
-        """Whether there may be pixels without data."""
-        return self.file.nodata is not None or (self._alpha is not None and self.georeference is not None)
+        """Whether there may be pixels without data, or that are masked."""
+        return self.mask is not None or self._lacks_data
 
     def has_data(self, start: int, stop: int) -> Tensor:
-        """(stop - start, W) bool: which pixels of these rows hold data. All, unless the image `may_lack_data`."""
+        """(stop - start, W) bool: which pixels of these rows hold data and are not masked. Masked rows are not read."""
+        found = torch.ones(stop - start, self.width, dtype=torch.bool) if self.mask is None else self.mask.rows(start, stop)
+        if not self._lacks_data or not found.any():
+            return found
         data = self._band(start, stop)[1]
-        return torch.ones(stop - start, self.width, dtype=torch.bool) if data is None else data
+        return found if data is None else found & data
+
+    @property
+    def _lacks_data(self) -> bool:
+        return self._nodata is not None or self._clear
 
     def read(self, start: int, stop: int, valid: Tensor | None = None) -> Tensor:
         """(stop - start, W, C) float32, 0 to 1: these rows.
 
         Args:
             start, stop: the rows.
-            valid: (stop - start, W) bool. Pixels elsewhere are 0, whatever the file has there; so are those without data.
+            valid: (stop - start, W) bool. Pixels elsewhere are 0, whatever the file has there; so are those without data, and
+                those that are masked.
         """
         pixels, data = self._band(start, stop)
-        for part in (data, valid):
+        for part in (data, valid, None if self.mask is None else self.mask.rows(start, stop)):
             pixels = pixels if part is None else pixels.masked_fill(~part[:, :, None], 0)
         if self.file.dtype.kind == "f":
             self._check(pixels, start, stop)
@@ -134,7 +163,7 @@ class LargeImage:
         """Pixels of the level, 0 to 1 and on white, and where there is data."""
         raw = raw.astype(raw.dtype.newbyteorder("="), copy=False)
         values, alpha = (raw, None) if self._alpha is None else (raw[:, :, :-1], raw[:, :, -1:])
-        data = None if self.file.nodata is None else _holds_data(values, self.file.nodata)
+        data = None if self._nodata is None else _holds_data(values, self._nodata)
         exact: NDArray[Any] = values.astype(np.float32 if raw.dtype.itemsize <= 2 else np.float64)
         scaled = (exact - self._low) / (self._high - self._low)
         pixels = torch.from_numpy(scaled.astype(np.float32, copy=False))
@@ -144,27 +173,15 @@ class LargeImage:
             return pixels, data
         opaque = torch.from_numpy(np.clip(alpha.astype(np.float32) / np.float32(_white(raw.dtype)), 0, 1))
         pixels = (pixels if self._alpha == PREMULTIPLIED else pixels * opaque) + (1 - opaque)
-        if self.georeference is not None:  # on maps, what is transparent lies outside
+        if self._clear:
             seen = opaque[:, :, 0] > 0
             data = seen if data is None else data & seen
         return pixels, data
 
 
-def open_large_image(path: str | Path, **options: Any) -> LargeImage:
-    """Open an image file of any kind, at the chosen resolution and with the chosen channels.
-
-    Args:
-        path: see `open_image_file`.
-        options: `level`, `mpp`, `channels` and `value_range`, see `LargeImage`.
-    """
-    file = open_image_file(path)
-    try:
-        return LargeImage(file, name=str(path), **options)
-    except BaseException as error:
-        file.close()
-        if isinstance(error, ValueError):
-            raise ValueError(f"cannot read the image {path}: {error}") from error
-        raise
+def _may_have(mask: Mask, old: int, new: int, start: int, stop: int) -> bool:
+    """Whether a pixel may count in these rows of a level of `old` rows, of which the image has `new`."""
+    return mask.may_have(start * new // old, min(new, -(-stop * new // old)))
 
 
 def chosen_channels(file: ImageFile, wanted: Sequence[str | int]) -> tuple[int, ...]:

@@ -1,6 +1,8 @@
 """Images that pillow reads: PNG, JPEG, WebP, BMP, GIF, PPM. They are decoded as a whole, up to a limit of pixels."""
 
 from collections.abc import Sequence
+from importlib.util import find_spec
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -8,12 +10,20 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from ..lite.decode import HIGH_BIT_DEPTH, BadImageError, open_pillow, without_pillows_limit
-from ..lite.limits import MAX_STREAMED_PIXELS, max_pixels
-from .image_file import ALPHA, COLOURS, Level
+from ..lite.decode import HIGH_BIT_DEPTH, open_pillow, without_pillows_limit
+from ..lite.limits import MAX_STREAMED_PIXELS, excess, max_pixels
+from .image_file import ALPHA, COLOURS, ImageFile, Level
 
 CONVERT = "convert it to a tiled TIFF first, by: vips copy IMAGE out.tif[tile,pyramid,compression=jpeg,bigtiff]"
 """What to do with an image that is too large to be decoded as a whole."""
+SMALL = 2**24
+"""Pixels of an image that is decoded as a whole in any case."""
+MOST_PER_BYTE = 8192
+"""Pixels of a byte of PNG or JPEG: neither compresses more."""
+BY_ROWS = ("L", "LA", "RGB", "RGBA", "I;16")
+"""Modes of PNG and JPEG that GDAL reads like pillow."""
+ENTANGLED = {"interlace", "progressive", "progression", "transparency"}
+"""What pillow says of files whose rows cannot be decoded one after the other, or have a transparent colour."""
 
 
 class PillowFile:
@@ -54,12 +64,20 @@ class PillowFile:
         """Nothing: the image is freed when nobody uses it."""
 
 
-def open_with_pillow(path: Path) -> PillowFile:
-    """Open an image and decode it."""
-    try:
-        image = open_pillow(path, limit=max_pixels(MAX_STREAMED_PIXELS))
-    except BadImageError as error:
-        raise ValueError(f"{error}; or {CONVERT}") from error
+def open_with_pillow(path: Path) -> ImageFile:
+    """Open an image and decode it; a large PNG or JPEG that GDAL reads by rows is left to GDAL, if rasterio is there."""
+    with open_pillow(path, limit=inf) as image:
+        by_rows = image.format in ("PNG", "JPEG") and image.mode in BY_ROWS and not ENTANGLED & set(image.info)
+        found = excess(*image.size, max_pixels(MAX_STREAMED_PIXELS))
+        if by_rows and image.width * image.height > SMALL and find_spec("rasterio"):
+            if image.width * image.height > MOST_PER_BYTE * (size := path.stat().st_size):
+                raise ValueError(f"{image.width:,} x {image.height:,} pixels cannot be in {size:,} bytes: it is truncated")
+            from .raster_file import open_raster
+
+            return open_raster(path)
+    if found:
+        raise ValueError(f"{found}; or {CONVERT}")
+    image = open_pillow(path, limit=max_pixels(MAX_STREAMED_PIXELS))
     try:
         with without_pillows_limit():
             image.load()

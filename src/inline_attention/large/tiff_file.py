@@ -104,13 +104,10 @@ class _Plane:
         self.names, self.palette = _meaning(key)
         self.dtype = np.dtype(np.uint8 if self.palette is not None else key.dtype)
         self.separate = key.planarconfig == 2 and key.samplesperpixel > 1
-        if key.is_tiled:
-            self.tile = (key.tilelength, key.tilewidth)
-        else:
-            self.tile = (min(key.rowsperstrip, self.height), self.width)
+        self.tile = _piece_size(key)
         self.at_once = None if mapped is not None else self.tile[0]
         if mapped is None:
-            self._check()
+            check_pieces(page)
 
     @classmethod
     def of_level(cls, path: Path, tiff: TiffFile, series: TiffPageSeries) -> list["_Plane"]:
@@ -159,7 +156,7 @@ class _Plane:
         for index, offset, count in zip(indices, offsets, counts, strict=True):
             if not (offset and count):
                 row, column = divmod(index % (down * across), across)
-                raise ValueError(f"the {self._piece()} in row {row}, column {column} is missing")
+                raise ValueError(f"the {_piece(self.key)} in row {row}, column {column} is missing")
         options = (
             {"jpegtables": self.page.jpegtables, "jpegheader": self.key.jpegheader} if self.key.compression in JPEG else {}
         )
@@ -172,24 +169,36 @@ class _Plane:
         for pieces in read:
             yield from threads.map(decode, pieces)
 
-    def _piece(self) -> str:
-        return "tile" if self.key.is_tiled else "strip"
 
-    def _check(self) -> None:
-        """Raise for a page whose tiles cannot be those of its image."""
-        what, (rows, columns) = self._piece(), self.tile
-        if found := excess(columns, rows):
-            raise ValueError(f"its {what}s are too large: {found}; or {CONVERT}")
-        needed = -(-self.height // rows) * -(-self.width // columns) * (self.key.samplesperpixel if self.separate else 1)
-        offsets, counts = (np.asarray(each, np.int64) for each in (self.page.dataoffsets, self.page.databytecounts))
-        if not len(offsets) == len(counts) == needed:
-            raise ValueError(
-                f"an image of {self.height:,} x {self.width:,} has {needed:,} {what}s of {rows} x {columns}, "
-                f"but the file has {len(offsets):,}"
-            )
-        end, size = int((offsets + counts).max()), self.page.parent.filehandle.size
-        if end > size:
-            raise ValueError(f"it is truncated: its {what}s end at byte {end:,}, and it has {size:,}")
+def check_pieces(page: Any) -> None:
+    """Raise for a page whose tiles or strips cannot be those of its image."""
+    key: TiffPage = page.keyframe
+    what, (rows, columns) = _piece(key), _piece_size(key)
+    height, width = key.imagelength, key.imagewidth
+    if min(height, width, rows, columns) < 1:
+        raise ValueError(f"its image is {height} x {width} in {what}s of {rows} x {columns}")
+    if found := excess(columns, rows):
+        raise ValueError(f"its {what}s are too large: {found}; or {CONVERT}")
+    separate = key.planarconfig == 2 and key.samplesperpixel > 1
+    needed = -(-height // rows) * -(-width // columns) * (key.samplesperpixel if separate else 1)
+    offsets, counts = (np.asarray(each, np.int64) for each in (page.dataoffsets, page.databytecounts))
+    if not len(offsets) == len(counts) == needed:
+        raise ValueError(
+            f"an image of {height:,} x {width:,} has {needed:,} {what}s of {rows} x {columns}, "
+            f"but the file has {len(offsets):,}"
+        )
+    end, size = int((offsets + counts).max()), page.parent.filehandle.size
+    if end > size:
+        raise ValueError(f"it is truncated: its {what}s end at byte {end:,}, and it has {size:,}")
+
+
+def _piece(page: TiffPage) -> str:
+    return "tile" if page.is_tiled else "strip"
+
+
+def _piece_size(page: TiffPage) -> tuple[int, int]:
+    """The rows and columns of a tile or strip."""
+    return (page.tilelength, page.tilewidth) if page.is_tiled else (min(page.rowsperstrip, page.imagelength), page.imagewidth)
 
 
 def _level(plane: _Plane, height: int, width: int) -> Level:

@@ -39,7 +39,7 @@ class MixerMaker:
         chosen = MIXERS[mixer]
         if chosen.own_projections:
             raise ValueError(
-                f"mixer {mixer!r} has other projections than the attention that it would replace: make a new model with it instead"
+                f"mixer {mixer!r} has other projections than the attention that it would replace: make a new model with it"
             )
         self.chosen: dict[str, Any] = BlockMaker((), mixer=mixer, kernel=kernel, local=local).chosen
         self.keep_windows = keep_windows
@@ -67,16 +67,7 @@ class MixerMaker:
         """A mixer in place of another mixer, with all modules that both have."""
         if old.own_projections:
             raise SwapSkipped(f"the projections of {describe(old)} are its own")
-        options: dict[str, Any] = {"grid_dims": old.grid_dims, "context_dim": old.context_dim}
-        if old.lepe is not None:
-            options.update(lepe=old.lepe.kernel_size[0], lepe_shared=old.lepe.heads > 1)
-        if old.gate is not None:
-            options["gate"] = old.gate.kind
-        options["out_norm"] = old.out_norm is not None
-        if old.rope is not None and MIXERS[self.mixer].takes_rope:
-            options["rope"] = old.rope.kind
-        if old.context_dim is not None:
-            options["local"] = False
+        options = self._parts_of(old)
         if self.keep_windows:
             options["windows"] = old.windows
             if self.mixer == "softmax" and getattr(old, "position", None) is not None:
@@ -92,6 +83,20 @@ class MixerMaker:
         if _is_same(old, new):
             raise SwapSkipped(f"{describe(old)} already")
         return new
+
+    def _parts_of(self, old: Mixer) -> dict[str, Any]:
+        """Arguments for the parts that the old mixer has and the new one may have."""
+        options: dict[str, Any] = {"grid_dims": old.grid_dims, "context_dim": old.context_dim}
+        options["out_norm"] = old.out_norm is not None
+        if old.lepe is not None:
+            options.update(lepe=old.lepe.kernel_size[0], lepe_shared=old.lepe.heads > 1)
+        if old.gate is not None:
+            options["gate"] = old.gate.kind
+        if old.rope is not None and MIXERS[self.mixer].takes_rope:
+            options["rope"] = old.rope.kind
+        if old.context_dim is not None:
+            options["local"] = False
+        return options
 
 
 def stacked(*parts: tuple[nn.Linear, slice | Tensor]) -> nn.Linear:

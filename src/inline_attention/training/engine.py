@@ -274,7 +274,7 @@ class Engine:
             progress.bad = list(dict.fromkeys([*progress.bad, *score.bad]))
             row |= {f"{prefix}{name}": value for name, value in score.metrics.items()}
             value = score.metrics[metric] or 0.0
-            if value > progress.best.get(metric, -1.0):
+            if self.task.improves(value, progress.best.get(metric)):
                 best = {"weights": "average" if prefix else "model", "epoch": epoch, **score.metrics, metric: value}
                 progress.best = {**best, "step": progress.step, "images": score.images, **score.details}
                 self.writer.save_best(model, best)

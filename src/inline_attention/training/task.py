@@ -57,10 +57,17 @@ class Task(ABC):
     def __init__(self, recipe: Recipe) -> None:
         self.recipe = recipe
 
+    lower_is_better: ClassVar[bool] = False
+    """Of the first metric."""
+
     @property
     def main_metric(self) -> str:
-        """The metric that selects the best weights; higher is better."""
+        """The metric that selects the best weights."""
         return next(iter(self.columns))
+
+    def improves(self, value: float, best: float | None) -> bool:
+        """Whether a value of this metric is better than the best one so far; None if there is none."""
+        return best is None or (value < best if self.lower_is_better else value > best)
 
     @abstractmethod
     def open(self) -> Source:
@@ -120,6 +127,10 @@ def make_task(recipe: Recipe) -> Task:
         from .segment import Segment
 
         return Segment(recipe)
+    if recipe.task.name == "bags":
+        from .bags import bags_task
+
+        return bags_task(recipe)
     from .classify import Classify
 
     return Classify(recipe)
