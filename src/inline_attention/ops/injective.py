@@ -31,7 +31,7 @@ def injective_linear_attention(
     v: Tensor,
     *,
     kernel: str | Kernel = "identity",
-    scale: float | None = None,
+    scale: float | Tensor | None = None,
     mask: Tensor | None = None,
 ) -> Tensor:
     """Injective linear attention, called like `torch.nn.functional.scaled_dot_product_attention`.
@@ -43,7 +43,7 @@ def injective_linear_attention(
         k: (B, heads, N, d).
         v: (B, heads, N, e).
         kernel: phi, a name from `KERNELS` or any function that keeps the first three sizes of (B, heads, N, d).
-        scale: s; d ** -0.5 if None, with d the size of q's heads.
+        scale: s; d ** -0.5 if None, with d the size of q's heads; a tensor (heads, 1, 1) for one of each head.
         mask: (B, N), True where a key is valid. An image with no valid key gets zeros.
 
     Returns:
@@ -114,7 +114,7 @@ class InjectiveState:
         """0 + state, so that `sum(states)` works."""
         return self if isinstance(other, int) and other == 0 else NotImplemented
 
-    def attend(self, q: Tensor, *, scale: float | None = None) -> Tensor:
+    def attend(self, q: Tensor, *, scale: float | Tensor | None = None) -> Tensor:
         """The output for queries (B, heads, M, d): v_bar + s phi(q)^T Cov, (B, heads, M, e), in q's dtype."""
         check_tensor("q", q)
         if q.ndim != 4 or q.shape[:2] != self.key_sum.shape[:2] or q.shape[3] != self.key_sum.shape[2]:
