@@ -23,6 +23,7 @@ def test_public_names_exist():
         "optimize",
         "parallelize",
         "stream",
+        "stream_train",
         "swap",
         "injective_linear_attention",
     }

@@ -7,6 +7,7 @@ _MISSING = [name for name in ("torch", "timm") if find_spec(name) is None]
 
 if TYPE_CHECKING or not _MISSING:
     from .compat import configure_torch
+    from .large.gradients import stream_train
     from .large.open_large_image import open_large_image
     from .large.parallelize import parallelize
     from .large.stream import stream
@@ -42,6 +43,7 @@ __all__ = [
     "optimize",
     "parallelize",
     "stream",
+    "stream_train",
     "swap",
 ]
 __version__ = "0.2.0"

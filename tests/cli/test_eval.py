@@ -265,9 +265,10 @@ def test_predict_streams_images_at_their_own_size(capsys, tmp_path):
     with torch.no_grad():
         expected = model.eval()(image_for(model, pixels).read(0, 45)).softmax(1)[0]
     assert max(c["probability"] for c in array) == pytest.approx(float(expected.max()), rel=1e-4)
-    code, _, err = run(capsys, "predict", str(tmp_path), "--stream", *named)
-    assert (code, err.count("\n")) == (2, 1)
-    assert err.startswith("inline: --stream takes files, images or .npy arrays, got ")
+    code, out, err = run(capsys, "predict", str(tmp_path), "--stream", *named)
+    assert [json.loads(line)["image"] for line in out.splitlines()] == [str(tmp_path / name) for name in ("a.npy", "a.png")]
+    code, _, err = run(capsys, "predict", str(tmp_path / "b.png"), "--stream", *named)
+    assert (code, err) == (2, f"inline: there is no image {tmp_path / 'b.png'}\n")
     np.save(tmp_path / "bad.npy", pixels.astype(np.float32))
     bad = str(tmp_path / "bad.npy")
     code, out, err = run(capsys, "predict", bad, str(tmp_path / "a.png"), "--stream", "--skip-bad", *named)

@@ -1,6 +1,7 @@
 """`inline predict --task segment --stream`: maps of large images, each made once, going on after a stop."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from inline_attention.cli.file_batch import BatchFile, Shard, list_files, of_sha
 from inline_attention.cli.main import main
 from inline_attention.cli.map_report import totals
 from inline_attention.large.image_reader import open_image
+from inline_attention.large.map_levels import MapLevels
 from inline_attention.large.segment import stream_segment
 from inline_attention.training.dense_task import load_dense
 
@@ -22,10 +24,12 @@ from ..training.small_dense import segment_recipe, shapes, write_maps
 from .test_dense import failed, ran
 
 rasterio = pytest.importorskip("rasterio")
+rasterize = pytest.importorskip("rasterio.features").rasterize
 tifffile = pytest.importorskip("tifffile")
 
 pytestmark = pytest.mark.filterwarnings("ignore::rasterio.errors.NotGeoreferencedWarning")
 SIZE = (90, 130)
+tiles = MapLevels.tiles
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +47,16 @@ def folder(tmp_path_factory):
         metadata={"axes": "YXS"} | {f"PhysicalSize{a}": 0.5 for a in "XY"} | {f"PhysicalSize{a}Unit": "µm" for a in "XY"},
     )  # fmt: skip
     transform = rasterio.Affine(2.0, 0.0, 400_000.0, 0.0, -2.0, 5_000_000.0)
-    profile = {"driver": "GTiff", "height": SIZE[0], "width": SIZE[1], "count": 3, "dtype": "uint8", "photometric": "RGB"}
+    scene[:40, :32] = 0
+    profile = {
+        "nodata": 0,
+        "driver": "GTiff",
+        "height": SIZE[0],
+        "width": SIZE[1],
+        "count": 3,
+        "dtype": "uint8",
+        "photometric": "RGB",
+    }
     with rasterio.open(here / "images" / "scene.tif", "w", **profile, crs="EPSG:32633", transform=transform) as file:
         file.write(scene.transpose(2, 0, 1))
     Image.fromarray(photo).save(here / "images" / "photos" / "photo.png")
@@ -81,6 +94,42 @@ def test_one_image_becomes_one_map(folder, capsys, tmp_path):
     assert record["polygon_count"] == len(json.loads((tmp_path / "areas.geojson").read_text())["features"]) > 0
 
 
+def test_a_map_stays_where_it_is_on_the_earth(folder, capsys, tmp_path):
+    """At twice the pixel size; what the file has no data for is not labelled."""
+    words = ("--out", tmp_path / "mask.tif", "--mpp", 4, "--polygons", tmp_path / "areas.geojson", "--json")
+    (record,) = records(predict(capsys, folder, folder / "images" / "scene.tif", *words))
+    assert record["format"] == "cog"
+    with rasterio.open(tmp_path / "mask.tif") as file:
+        labels = file.read(1)
+        assert (file.crs.to_epsg(), file.nodata) == (32633, 255)
+        assert file.transform[:6] == (4.0, 0.0, 400_000.0, 0.0, -4.0, 5_000_000.0)
+    assert labels.shape == (45, 65)
+    assert ((labels == 255) == (np.indices(labels.shape) < np.array([20, 16])[:, None, None]).all(0)).all()
+    assert record["invalid_pixels"] == 20 * 16
+    assert [entry["m2"] for entry in record["classes"]] == [16.0 * int((labels == number).sum()) for number in range(3)]
+    polygons = json.loads((tmp_path / "areas.geojson").read_text())["features"]
+    names = [entry["name"] for entry in record["classes"]]
+    shapes = [(feature["geometry"], names.index(feature["properties"]["class"])) for feature in polygons]
+    again = rasterize(shapes, labels.shape, fill=255, transform=rasterio.Affine(4.0, 0.0, 400_000.0, 0.0, -4.0, 5_000_000.0))
+    assert (again == labels).all()
+
+
+def test_what_is_masked_has_no_label(folder, capsys, tmp_path):
+    """And another mask in the same file makes the map again."""
+    words = (folder / "images" / "slide.ome.tif", "--out", tmp_path / "mask.tif", "--mask", tmp_path / "tissue.png", "--json")
+    for split in (40, 90):
+        tissue = np.zeros(SIZE, np.uint8)
+        tissue[:, :split] = 255
+        Image.fromarray(tissue).save(tmp_path / "tissue.png")
+        (record,) = records(predict(capsys, folder, *words))
+        assert ((tifffile.imread(tmp_path / "mask.tif") == 255) == (tissue == 0)).all()
+        assert record["invalid_pixels"] == SIZE[0] * (SIZE[1] - split)
+    drawn = np.asarray(Image.open(tmp_path / "mask.png"))
+    image = tifffile.imread(folder / "images" / "slide.ome.tif")
+    factor = round(drawn.shape[1] / (2 * SIZE[1]))
+    assert np.abs(drawn[45 * factor, 100 * factor].astype(int) - image[45, 100]).max() < 40  # the image is drawn all the same
+
+
 def test_a_folder_becomes_a_folder_and_is_done_once(folder, capsys, tmp_path):
     words = (folder / "images", "--out", tmp_path / "out", "--out-format", "ome-tiff", "--json")
     first = records(predict(capsys, folder, *words))
@@ -91,7 +140,7 @@ def test_a_folder_becomes_a_folder_and_is_done_once(folder, capsys, tmp_path):
         assert (tifffile.imread(fact["map"]) == expected(folder, fact["image"])).all()
     summary = json.loads((tmp_path / "out" / "summary.json").read_text())
     assert (summary["images"], summary["failed"], len(summary["results"])) == (3, [], 3)
-    assert sum(entry["pixels"] for entry in summary["classes"]) == 3 * SIZE[0] * SIZE[1]
+    assert sum(entry["pixels"] for entry in summary["classes"]) == 3 * SIZE[0] * SIZE[1] - 40 * 32
     times = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.tif")}
     again = records(predict(capsys, folder, *words))
     assert all(fact["done_before"] for fact in again)
@@ -171,29 +220,52 @@ def test_totals_are_sums():
     assert totals([]) == []
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL], ids=lambda number: number.name)
-def test_a_stopped_batch_goes_on(folder, capsys, tmp_path, number):
-    """Stopped after the first map of several: what is whole stays, nothing else does, and the rest is made."""
-    (tmp_path / "in").mkdir()
+def write_copies(folder, target, count, repeats):
     image = np.asarray(Image.open(folder / "images" / "photos" / "photo.png"))
-    for place in range(6):
-        Image.fromarray(np.tile(image, (4, 4, 1))).save(tmp_path / "in" / f"{place}.png")
+    target.mkdir()
+    for place in range(count):
+        Image.fromarray(np.tile(image, (repeats, repeats, 1))).save(target / f"{place}.png")
+
+
+def check_rest_is_made(folder, capsys, tmp_path, count, done):
+    """What is whole stays, and all else is made."""
+    again = records(predict(capsys, folder, tmp_path / "in", "--out", tmp_path / "out", "--json"))
+    assert {str(place) for place, fact in enumerate(again) if "done_before" in fact} == done
+    names = {f"{place}{ending}" for place in range(count) for ending in (".json", ".png", ".ome.tif")}
+    assert {path.name for path in (tmp_path / "out").iterdir()} == names | {"summary.json"}
+
+
+def test_a_batch_that_is_told_to_stop_leaves_only_what_is_whole(folder, capsys, tmp_path, monkeypatch):
+    """By SIGTERM while the file of the second map is half written, as at the end of a batch system's time."""
+    write_copies(folder, tmp_path / "in", 3, 1)
+
+    def stop(levels, number):
+        os.kill(os.getpid(), signal.SIGTERM)
+        return iter(())
+
+    monkeypatch.setattr(MapLevels, "tiles", lambda *given: (stop if (tmp_path / "out" / "0.json").exists() else tiles)(*given))
+    with pytest.raises(SystemExit) as stopped:
+        predict(capsys, folder, tmp_path / "in", "--out", tmp_path / "out")
+    monkeypatch.undo()
+    assert stopped.value.code == 130
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {"0.json", "0.png", "0.ome.tif"}
+    check_rest_is_made(folder, capsys, tmp_path, 3, {"0"})
+
+
+@pytest.mark.slow
+def test_a_killed_batch_goes_on(folder, capsys, tmp_path):
+    write_copies(folder, tmp_path / "in", 6, 4)
     out = tmp_path / "out"
     words = ["predict", str(tmp_path / "in"), "--model", str(folder / "run"), "--stream", "--out", str(out), "--json"]
     process = subprocess.Popen([sys.executable, "-m", "inline_attention", *words], env=environment(), stdout=subprocess.DEVNULL)
     while not (out / "1.json").exists():
         assert process.poll() is None
         time.sleep(0.01)
-    process.send_signal(number)
+    process.kill()
     process.wait(60)
     done = {path.stem for path in out.glob("*.json")}
     assert {"0", "1"} <= done < set("012345")
-    if number == signal.SIGTERM:
-        assert {path.name.split(".")[0] for path in out.iterdir()} == done
-    again = records(predict(capsys, folder, tmp_path / "in", "--out", out, "--json"))
-    assert {str(place) for place, fact in enumerate(again) if "done_before" in fact} == done
-    names = {f"{place}{ending}" for place in range(6) for ending in (".json", ".png", ".ome.tif")}
-    assert {path.name for path in out.iterdir()} == names | {"summary.json"}
+    check_rest_is_made(folder, capsys, tmp_path, 6, done)
 
 
 def test_what_does_not_fit_is_one_line(folder, capsys, tmp_path):

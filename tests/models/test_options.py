@@ -276,3 +276,47 @@ def test_a_size_that_cannot_be_counted(size):
         count(model, (10**6, 10**6))
     with pytest.raises(TypeError, match=r"model must be a torch\.nn\.Module, got None"):
         count(None)
+
+
+def test_parts_of_a_mixer_are_arguments_of_the_model():
+    """MALA's attention as it was published."""
+    published = {"gate": True, "lepe": 5, "rope": "heads", "cpe": True}
+    model = timm.create_model("inline_deit_nano", mixer="mala", depth=2, **published)
+    for block in model.stages[0].blocks:
+        assert (block.mixer.gate.kind, block.mixer.lepe.kernel_size, block.mixer.rope.kind) == ("linear", (5, 5), "heads")
+        assert block.cpe1 is not None
+        assert block.cpe2 is None
+    plain = timm.create_model("inline_deit_nano", mixer="mala", depth=2)
+    assert not any(part for block in plain.stages[0].blocks for part in (block.mixer.gate, block.mixer.lepe, block.cpe1))
+    more = sum(p.numel() for p in model.parameters()) - sum(p.numel() for p in plain.parameters())
+    assert more == 2 * (96 * 97 + 96 * 26 + 96 * 10)
+    nala = timm.create_model("inline_deit_nano", mixer="nala", gate="silu", out_norm=True, lepe=5, cpe="both")
+    assert nala.stages[0].blocks[0].mixer.out_norm is not None
+    assert nala.stages[0].blocks[0].cpe2 is not None
+    hidden = timm.create_model("inline_cswin_nano", mixer="linear", lepe=5)
+    assert hidden.stages[0].blocks[0].mixer.lepe.kernel_size == (5, 5)
+    assert timm.create_model("inline_cswin_nano", mixer="linear").stages[0].blocks[0].mixer.lepe.kernel_size == (3, 3)
+
+
+def test_parameters_that_are_bound_to_a_size_have_that_of_the_model():
+    agent = timm.create_model("inline_deit_nano", mixer="agent", img_size=(32, 48), patch_size=4).stages[0].blocks[0].mixer
+    assert [line.shape[-1] for line in agent.query_lines] == [8, 12]
+    assert agent.query_prefix is not None
+    pola = timm.create_model("inline_pvt_nano", mixer="pola", img_size=(32, 48), patch_size=4)
+    assert [tuple(stage.blocks[0].mixer.positions.shape[2:]) for stage in pola.stages] == [(8, 12), (4, 6), (2, 3), (1, 2)]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"mixer": "mhla", "mixer_args": {"divisor": "none"}}, "unknown divisor 'none'; known: paper, published"),
+        ({"mixer": "mhla", "mixer_args": {"divisors": 1}}, "unknown argument of mixer 'mhla' 'divisors'; known: blocks, div"),
+        ({"mixer": "mala", "lepe": 3, "mixer_args": {"lepe": 5}}, "mixer_args has lepe=5, and the model lepe=3"),
+        ({"gate": "tanh"}, "unknown gate 'tanh'; known: linear, silu"),
+        ({"cpe": 3}, "cpe must be False, True or 'both', got 3"),
+        ({"mixer": "hydra", "rope": "heads"}, "takes no rope"),
+    ],
+)
+def test_parts_that_are_not_there_are_named(options, message):
+    with pytest.raises(ValueError, match=message):
+        timm.create_model("inline_deit_nano", **options)

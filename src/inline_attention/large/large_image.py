@@ -164,8 +164,9 @@ class LargeImage:
         raw = raw.astype(raw.dtype.newbyteorder("="), copy=False)
         values, alpha = (raw, None) if self._alpha is None else (raw[:, :, :-1], raw[:, :, -1:])
         data = None if self._nodata is None else _holds_data(values, self._nodata)
-        exact: NDArray[Any] = values.astype(np.float32 if raw.dtype.itemsize <= 2 else np.float64)
-        scaled = (exact - self._low) / (self._high - self._low)
+        scaled: NDArray[Any] = values.astype(np.float32 if raw.dtype.itemsize <= 2 else np.float64)
+        scaled -= self._low
+        scaled /= self._high - self._low
         pixels = torch.from_numpy(scaled.astype(np.float32, copy=False))
         if self._stated:
             pixels = pixels.clamp(0, 1)

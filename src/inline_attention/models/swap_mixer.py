@@ -67,7 +67,7 @@ class MixerMaker:
         """A mixer in place of another mixer, with all modules that both have."""
         if old.own_projections:
             raise SwapSkipped(f"the projections of {describe(old)} are its own")
-        options = part_options(old, rope=MIXERS[self.mixer].takes_rope)
+        options = self._parts_of(old)
         if self.keep_windows:
             options["windows"] = old.windows
             if self.mixer == "softmax" and getattr(old, "position", None) is not None:
@@ -79,25 +79,24 @@ class MixerMaker:
             if type(getattr(new, name, None)) is type(part):
                 setattr(new, name, part)
         if isinstance(old, InLineAttention) and isinstance(new, InLineAttention):
-            new.scale = old.scale
+            new.scale, new.base = old.scale, old.base
         if _is_same(old, new):
             raise SwapSkipped(f"{describe(old)} already")
         return new
 
-
-def part_options(mixer: Mixer, *, rope: bool) -> dict[str, Any]:
-    """The options of a mixer's parts, for another mixer, which takes rotary positions or not."""
-    options: dict[str, Any] = {"grid_dims": mixer.grid_dims, "context_dim": mixer.context_dim}
-    if mixer.lepe is not None:
-        options.update(lepe=mixer.lepe.kernel_size[0], lepe_shared=mixer.lepe.heads > 1)
-    if mixer.gate is not None:
-        options["gate"] = mixer.gate.kind
-    options["out_norm"] = mixer.out_norm is not None
-    if mixer.rope is not None and rope:
-        options["rope"] = mixer.rope.kind
-    if mixer.context_dim is not None:
-        options["local"] = False
-    return options
+    def _parts_of(self, old: Mixer) -> dict[str, Any]:
+        """Arguments for the parts that the old mixer has and the new one may have."""
+        options: dict[str, Any] = {"grid_dims": old.grid_dims, "context_dim": old.context_dim}
+        options["out_norm"] = old.out_norm is not None
+        if old.lepe is not None:
+            options.update(lepe=old.lepe.kernel_size[0], lepe_shared=old.lepe.heads > 1)
+        if old.gate is not None:
+            options["gate"] = old.gate.kind
+        if old.rope is not None and MIXERS[self.mixer].takes_rope:
+            options["rope"] = old.rope.kind
+        if old.context_dim is not None:
+            options["local"] = False
+        return options
 
 
 def stacked(*parts: tuple[nn.Linear, slice | Tensor]) -> nn.Linear:
