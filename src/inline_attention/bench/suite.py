@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import torch
 from matplotlib.figure import Figure
 
-from . import dense, export, layer, models, resolution, stream, stream_train
+from . import dense, export, layer, models, resolution, stream, stream_segment, stream_train
 from .dense import DENSE_CASES, QUICK_DENSE_CASES, DenseCase, measure_dense
 from .export import EXPORT_CASES, QUICK_EXPORT_CASES, ExportCase, measure_export
 from .layer import LAYER_CASES, QUICK_LAYER_CASES, LayerCase, measure_layer
@@ -21,6 +21,12 @@ from .report import markdown_table
 from .resolution import QUICK_RESOLUTION_CASES, RESOLUTION_CASES, ResolutionCase, measure_resolution
 from .result import Record, Result
 from .stream import QUICK_STREAM_CASES, STREAM_CASES, StreamCase, measure_stream
+from .stream_segment import (
+    QUICK_STREAM_SEGMENT_CASES,
+    STREAM_SEGMENT_CASES,
+    StreamSegmentCase,
+    measure_stream_segment,
+)
 from .stream_train import QUICK_STREAM_TRAIN_CASES, STREAM_TRAIN_CASES, StreamTrainCase, measure_stream_train
 
 
@@ -86,6 +92,10 @@ BENCHES = {
         Bench(
             "stream_train", StreamTrainCase, STREAM_TRAIN_CASES, QUICK_STREAM_TRAIN_CASES, measure_stream_train, "plain",
             stream_train,
+        ),
+        Bench(
+            "stream_segment", StreamSegmentCase, STREAM_SEGMENT_CASES, QUICK_STREAM_SEGMENT_CASES, measure_stream_segment,
+            "npy", stream_segment,
         ),
         Bench("dense", DenseCase, DENSE_CASES, QUICK_DENSE_CASES, measure_dense, "product", dense),
         Bench("export", ExportCase, EXPORT_CASES, QUICK_EXPORT_CASES, measure_export, "product", export),
