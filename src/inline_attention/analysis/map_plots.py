@@ -101,7 +101,7 @@ def draw_parts(image: Tensor, maps: Sequence[QueryMap], title: str, path: Path, 
             _draw_map(row[1], _head(found.local, head) * tokens, found, "±{:.3g} even shares", image)
         _draw_map(row[2], together, found, "±{:.3g} around the even share", image)
         _draw_overlay(row[3], image, together, found)
-        row[0].set_ylabel(f"{layer_label(found.layer)}\n{found.grid[0]} x {found.grid[1]} tokens", fontsize=9)
+        row[0].set_ylabel(f"{layer_label(found.layer)}\n{found.size} tokens", fontsize=9)
     for axis, name in zip(axes[0], ("global", "local", "together", "over the image"), strict=True):
         axis.set_title(name, fontsize=10)
     _hide_ticks(axes)

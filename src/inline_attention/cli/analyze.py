@@ -267,8 +267,7 @@ def _map_table(label: str, chosen: Sequence[int], maps: Sequence["QueryMap"]) ->
         where = f"{place // weights.shape[1] + 1}, {place % weights.shape[1] + 1}"
         negative = 100 * float((found.together[0] < 0).double().mean())
         strongest = f"{float(weights.flatten()[place]):.3g}"
-        size = f"{found.grid[0]} x {found.grid[1]}"
-        table.add_row(f"{number + 1}: {layer_label(found.layer)}", size, strongest, where, f"{negative:.0f}")
+        table.add_row(f"{number + 1}: {layer_label(found.layer)}", found.size, strongest, where, f"{negative:.0f}")
     return table
 
 
