@@ -54,6 +54,7 @@ COMMANDS: dict[str, Command | Group] = {
     "train": Command("train", "Train", "train a model on images; without options, on digits, in a minute"),
     "eval": Command("eval", "Eval", "measure how good a trained model is"),
     "predict": Command("predict", "Predict", "classify images, or draw objects or segments over them"),
+    "features": Command("features", "Features", "features of slides' tiles, from any model, for `inline train --labels`"),
     "list": Command("list", "List", "list the models: input size, parameters, FLOPs, reported accuracy"),
     "weights": Command("weights", "Weights", "the published weights: show, fetch, verify, convert and remove them"),
     "convert": Command("convert", "Convert", "convert a published checkpoint to safetensors"),

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import torch
 from matplotlib.figure import Figure
 
-from . import dense, export, layer, models, resolution, stream
+from . import dense, export, layer, models, resolution, stream, stream_train
 from .dense import DENSE_CASES, QUICK_DENSE_CASES, DenseCase, measure_dense
 from .export import EXPORT_CASES, QUICK_EXPORT_CASES, ExportCase, measure_export
 from .layer import LAYER_CASES, QUICK_LAYER_CASES, LayerCase, measure_layer
@@ -21,6 +21,7 @@ from .report import markdown_table
 from .resolution import QUICK_RESOLUTION_CASES, RESOLUTION_CASES, ResolutionCase, measure_resolution
 from .result import Record, Result
 from .stream import QUICK_STREAM_CASES, STREAM_CASES, StreamCase, measure_stream
+from .stream_train import QUICK_STREAM_TRAIN_CASES, STREAM_TRAIN_CASES, StreamTrainCase, measure_stream_train
 
 
 class BenchReport(Protocol):
@@ -82,6 +83,10 @@ BENCHES = {
             resolution,
         ),
         Bench("stream", StreamCase, STREAM_CASES, QUICK_STREAM_CASES, measure_stream, "product", stream),
+        Bench(
+            "stream_train", StreamTrainCase, STREAM_TRAIN_CASES, QUICK_STREAM_TRAIN_CASES, measure_stream_train, "plain",
+            stream_train,
+        ),
         Bench("dense", DenseCase, DENSE_CASES, QUICK_DENSE_CASES, measure_dense, "product", dense),
         Bench("export", ExportCase, EXPORT_CASES, QUICK_EXPORT_CASES, measure_export, "product", export),
     )

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 from rich.box import SIMPLE_HEAD
@@ -78,10 +78,22 @@ class BenchStream(BenchOptions):
 
     seconds: float = 15.0
     """How long to time the plain forward pass that streaming is compared with."""
+    train: bool = False
+    """Measure a training step instead, in bands, plain and with softmax: time, memory, and what fits in 8 GB."""
+    sizes: str | None = None
+    """With --train: sides of the images in pixels, such as 2048,8192; unset: 896 to 16,384."""
 
     def run(self) -> None:
         """Measure, write, print."""
-        _run(self, "stream")
+        if not self.train:
+            if self.sizes is not None:
+                raise ValueError(f"--sizes {self.sizes} is of training steps: give --train too")
+            _run(self, "stream")
+            return
+        from ..bench.stream_train import StreamTrainCase
+
+        cases = None if self.sizes is None else [StreamTrainCase("inline_deit_tiny", size) for size in _sizes(self.sizes)]
+        _run(self, "stream_train", cases)
 
 
 @dataclass(frozen=True)
@@ -140,7 +152,17 @@ class BenchCompare:
             sys.exit(1)
 
 
-def _run(options: BenchOptions, name: str) -> None:
+def _sizes(text: str) -> list[int]:
+    try:
+        sizes = [int(size) for size in text.split(",")]
+    except ValueError:
+        sizes = []
+    if not sizes or min(sizes) < 32:
+        raise ValueError(f"--sizes is sides in pixels from 32 on, with commas between, such as 2048,8192, got {text!r}")
+    return sizes
+
+
+def _run(options: BenchOptions, name: str, chosen: Sequence[Any] | None = None) -> None:
     from ..bench.result import Result, machine
     from ..bench.suite import BENCHES
 
@@ -149,7 +171,7 @@ def _run(options: BenchOptions, name: str) -> None:
     device = usable_device(options.device)
     prepare_folder(options.out)
     bench = BENCHES[name]
-    cases = bench.quick if options.quick else bench.cases
+    cases = chosen or (bench.quick if options.quick else bench.cases)
     measured = bench.run(cases, seconds=options.seconds, device=device, seed=options.seed)
     records: list[Record] = []
     try:

@@ -69,7 +69,7 @@ class BandStep:
         Args:
             rows, prefix: the block's input.
             gradient: of its output, which may be `into`; None for zero.
-            of_prefix: the gradient of its output for prefix tokens.
+            of_prefix: the gradient of its output for prefix tokens; None for zero.
             into: where the gradient of the map goes.
         """
         assert self.summaries is not None
@@ -93,6 +93,8 @@ class BandStep:
             with torch.enable_grad():
                 response = self._respond(alone, known, None, None)
             of_prefix = self._back([response], [of_prefix], alone, known, totals, counted=first)
+        elif prefix is not None:
+            of_prefix = torch.zeros_like(prefix)
         self._back_through_sums(rows, prefix, known, totals, into, of_prefix)
         return of_prefix
 

@@ -68,6 +68,8 @@ def stream_train(
         (1, num_classes), equal to `model(image)` up to rounding.
     """
     backbone = check_trainable(model.model if isinstance(model, SequenceParallel) else model, image, tokens, keep)
+    if not backbone.global_pool:
+        raise ValueError("stream_train needs a global_pool, got ''")
     parameters = [parameter for parameter in backbone.parameters() if parameter.requires_grad]
     gradients = ParameterGradients(parameters)
     source = on_model(masked_reader(backbone, image, mask), backbone)
@@ -109,8 +111,6 @@ def check_trainable(model: nn.Module, image: Any, tokens: int, keep: int | None)
         raise ValueError(f"keep must be a whole number from 0 on, or None for all, got {keep}")
     if isinstance(image, Tensor) and image.requires_grad:
         raise ValueError("gradients of the image are not computed: pass image.detach()")
-    if not backbone.global_pool:
-        raise ValueError("stream_train needs a global_pool, got ''")
     for number, (stage, ways) in enumerate(zip(stages_of(backbone), ways_through(backbone, "stream_train"), strict=True)):
         for index, (block, way) in enumerate(zip(blocks_of(stage), ways, strict=True)):
             mixer: Mixer = block.mixer

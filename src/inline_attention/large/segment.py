@@ -120,15 +120,27 @@ class StreamedSegmentation:
 
     def _upsampling(self, start: int, stop: int) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
         """The logits (classes, n, w) that these rows of pixels are made from, and how: (m, n, w) -> (m, stop - start, W)."""
-        how, old = Resize(), self._coarse.height
-        size = STRIDE * old, STRIDE * self._coarse.width
-        first, last = rows_needed(start, stop, old, size[0], how, torch.float64)
+        return upsampling(self._coarse, STRIDE, start, stop, self.width)
 
-        def upsample(logits: Tensor) -> Tensor:
-            rows = resize_rows(logits.unsqueeze(0), first, old, start, stop, size, how)
-            return rows[0, :, :, : self.width]
 
-        return self._coarse.read(first, last)[0], upsample
+def upsampling(coarse: RowReader, stride: int, start: int, stop: int, width: int) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
+    """The logits (classes, n, w) that some rows of pixels are made from, and how: (m, n, w) -> (m, stop - start, width).
+
+    Args:
+        coarse: the logits of the padded image.
+        stride: theirs.
+        start, stop: the rows of pixels.
+        width: of the image without padding.
+    """
+    how, old = Resize(), coarse.height
+    size = stride * old, stride * coarse.width
+    first, last = rows_needed(start, stop, old, size[0], how, torch.float64)
+
+    def upsample(logits: Tensor) -> Tensor:
+        rows = resize_rows(logits.unsqueeze(0), first, old, start, stop, size, how)
+        return rows[0, :, :, :width]
+
+    return coarse.read(first, last)[0], upsample
 
 
 @torch.no_grad()
