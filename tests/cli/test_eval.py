@@ -310,7 +310,7 @@ def test_predict_streams_a_level_a_pixel_size_and_channels_of_a_file(capsys, tmp
             best = model(rows.read(0, rows.height)).softmax(1).max()
         assert json.loads(out)["classes"][0]["probability"] == pytest.approx(float(best), rel=1e-4)
     for words, said in (
-        ([], f"{tmp_path / 'a.tif'}: the image has 5 channels (0, 1, 2, 3, 4), but the model's input has 3"),
+        ([], f"{tmp_path / 'a.tif'}: the image has 5 channels, 0, 1, 2, 3, 4, but the model's input has 3"),
         (["--channels", "0,1,9"], f"cannot read the image {tmp_path / 'a.tif'}: there is no channel 9: it has 0, 1, 2, 3, 4"),
         (["--channels", "0,,2"], "--channels is numbers or names with commas between, such as 0,1,2, got '0,,2'"),
         (["--value-range", "7"], "--value-range is two numbers with a comma between, such as 0,3000, got '7'"),
