@@ -11,7 +11,8 @@ from typing import Any, Protocol
 import torch
 from matplotlib.figure import Figure
 
-from . import dense, export, layer, models, resolution, stream, stream_segment, stream_train
+from . import bags, dense, export, layer, models, resolution, stream, stream_segment, stream_train
+from .bags import BAG_CASES, QUICK_BAG_CASES, BagCase, measure_bags
 from .dense import DENSE_CASES, QUICK_DENSE_CASES, DenseCase, measure_dense
 from .export import EXPORT_CASES, QUICK_EXPORT_CASES, ExportCase, measure_export
 from .layer import LAYER_CASES, QUICK_LAYER_CASES, LayerCase, measure_layer
@@ -98,6 +99,7 @@ BENCHES = {
             "npy", stream_segment,
         ),
         Bench("dense", DenseCase, DENSE_CASES, QUICK_DENSE_CASES, measure_dense, "product", dense),
+        Bench("bags", BagCase, BAG_CASES, QUICK_BAG_CASES, measure_bags, "product", bags),
         Bench("export", ExportCase, EXPORT_CASES, QUICK_EXPORT_CASES, measure_export, "product", export),
     )
 }  # fmt: skip

@@ -114,6 +114,18 @@ class BenchDense(BenchOptions):
 
 
 @dataclass(frozen=True)
+class BenchBags(BenchOptions):
+    """Slides as bags of up to 100,000 tiles, made with a rule: accuracy, time and memory of InLine, softmax and pooling."""
+
+    seconds: float = 15.0
+    """How long to time a training step of the candidates of one case; training them takes half an hour each."""
+
+    def run(self) -> None:
+        """Measure, write, print."""
+        _run(self, "bags")
+
+
+@dataclass(frozen=True)
 class BenchExport(BenchOptions):
     """Run exported files in onnxruntime and OpenVINO, 8 bits included, against torch, compiled or not, and softmax."""
 
