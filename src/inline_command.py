@@ -38,6 +38,7 @@ BENCH = {
     "resolution": Command("bench", "BenchResolution", "time and memory against the size of the image"),
     "stream": Command("bench", "BenchStream", "images in bands, up to 16,384 x 16,384"),
     "dense": Command("bench", "BenchDense", "segmentation of one image, up to 2,048 x 2,048"),
+    "bags": Command("bench", "BenchBags", "slides as bags of tiles, against softmax and pooling"),
     "export": Command("bench", "BenchExport", "files in onnxruntime and OpenVINO, against torch"),
     "compare": Command("bench", "BenchCompare", "what got slower between two results"),
 }
