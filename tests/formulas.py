@@ -19,12 +19,18 @@ def softmax(q: Tensor, k: Tensor, v: Tensor, heads: int) -> Tensor:
     return each_head(lambda q, k, v: torch.softmax(q @ k.T / sqrt(q.shape[1]), 1) @ v, q, k, v, heads)
 
 
-def inline(q: Tensor, k: Tensor, v: Tensor, heads: int) -> Tensor:
-    def head(q, k, v):
-        similarity = q @ k.T / sqrt(q.shape[1]) / len(k)
-        return (similarity - similarity.mean(1, keepdim=True) + 1 / len(k)) @ v
-
-    return each_head(head, q, k, v, heads)
+def inline(q: Tensor, k: Tensor, v: Tensor, heads: int, scales=None, base=None) -> Tensor:
+    size = q.shape[1] // heads
+    columns = [slice(h * size, (h + 1) * size) for h in range(heads)]
+    outs = []
+    for c, scale in zip(columns, [1 / sqrt(size)] * heads if scales is None else scales, strict=True):
+        similarity = scale * (q[:, c] @ k[:, c].T) / len(k)
+        out = (similarity - similarity.mean(1, keepdim=True)) @ v[:, c]
+        if base == "linear":
+            outs.append(out + divided(q[:, c].clamp(min=0), k[:, c].clamp(min=0), v[:, c]))
+        else:
+            outs.append(out + v[:, c].mean(0))
+    return torch.cat(outs, 1)
 
 
 def divided(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -120,7 +126,8 @@ def one_image(name, state, x, grid, heads, prefix, valid, context, options):
         call = SimpleNamespace(state=state, heads=heads, grid=grid, prefix=prefix, valid=valid, asking=asking, options=options)
         out = RIVALS[name](q, k, v, call)
     else:
-        out = FORMULAS[name](q, k[valid], v[valid], heads)
+        more = {"scales": state.get("scale"), "base": options.get("base")} if name == "inline" else {}
+        out = FORMULAS[name](q, k[valid], v[valid], heads, **more)
     out, others = out[:, :dim], out[:, dim:]
     v = v[:, :dim]
     if context is None:

@@ -114,6 +114,22 @@ def test_a_map_stays_where_it_is_on_the_earth(folder, capsys, tmp_path):
     assert (again == labels).all()
 
 
+def test_what_is_masked_has_no_label(folder, capsys, tmp_path):
+    """And another mask in the same file makes the map again."""
+    words = (folder / "images" / "slide.ome.tif", "--out", tmp_path / "mask.tif", "--mask", tmp_path / "tissue.png", "--json")
+    for split in (40, 90):
+        tissue = np.zeros(SIZE, np.uint8)
+        tissue[:, :split] = 255
+        Image.fromarray(tissue).save(tmp_path / "tissue.png")
+        (record,) = records(predict(capsys, folder, *words))
+        assert ((tifffile.imread(tmp_path / "mask.tif") == 255) == (tissue == 0)).all()
+        assert record["invalid_pixels"] == SIZE[0] * (SIZE[1] - split)
+    drawn = np.asarray(Image.open(tmp_path / "mask.png"))
+    image = tifffile.imread(folder / "images" / "slide.ome.tif")
+    factor = round(drawn.shape[1] / (2 * SIZE[1]))
+    assert np.abs(drawn[45 * factor, 100 * factor].astype(int) - image[45, 100]).max() < 40  # the image is drawn all the same
+
+
 def test_a_folder_becomes_a_folder_and_is_done_once(folder, capsys, tmp_path):
     words = (folder / "images", "--out", tmp_path / "out", "--out-format", "ome-tiff", "--json")
     first = records(predict(capsys, folder, *words))

@@ -7,10 +7,12 @@ import pytest
 from inline_attention.data.config import DataConfig
 from inline_attention.evidence.candidate import FAMILIES, Candidate
 from inline_attention.evidence.claims import (
+    ALL_CLAIMS,
     CLAIMS,
     INLINE,
     INLINE_LOCAL,
     LENGTHS,
+    NEWER,
     RATES,
     REPORTED,
     SOFTMAX,
@@ -26,13 +28,15 @@ from inline_attention.training import recipe as recipes
 from inline_attention.training.model_factory import make_model, model_spec
 
 DIGITS = DataConfig(source="digits")
-ALL = trained(list(CLAIMS.values()))
+ALL = trained(list(ALL_CLAIMS.values()))
 
 
 def test_every_mixer_of_the_paper_every_kernel_and_family_is_in_a_claim():
     mixers = {(one.mixer, one.local) for one in CLAIMS["mixers"].candidates}
     assert mixers == {(mixer, local) for mixer in REPORTED for local in (False, True)}
-    assert set(REPORTED) < set(MIXERS)
+    assert (*REPORTED, *NEWER) == tuple(MIXERS)
+    newer = {(one.mixer, one.local) for one in ALL_CLAIMS["newer"].candidates}
+    assert newer >= {(mixer, local) for mixer in NEWER for local in (False, True)}
     kernels = {(one.mixer, one.kernel) for one in CLAIMS["kernels"].candidates}
     for kernel in KERNELS:
         assert ("inline", None if kernel == "identity" else kernel) in kernels
@@ -43,10 +47,10 @@ def test_every_mixer_of_the_paper_every_kernel_and_family_is_in_a_claim():
     }
 
 
-@pytest.mark.parametrize("name", CLAIMS)
+@pytest.mark.parametrize("name", ALL_CLAIMS)
 def test_every_claim_has_softmax_with_the_residual(name):
     """The control that the paper lacks."""
-    assert any(one.mixer == "softmax" and one.local for one in CLAIMS[name].candidates)
+    assert any(one.mixer == "softmax" and one.local for one in ALL_CLAIMS[name].candidates)
 
 
 def test_candidates_have_distinct_labels():
@@ -76,6 +80,10 @@ def test_the_recipe_of_a_candidate(candidate):
     assert MIXERS[candidate.mixer] in {type(one) for one in mixers}
     has_local = [one.local is not None for one in mixers if isinstance(one, MIXERS[candidate.mixer])]
     assert all(has_local) if candidate.local else not any(has_local)
+    for one in mixers:
+        if isinstance(one, MIXERS["inline"]):
+            start = one.head_dim**-0.5 if candidate.scale is None else candidate.scale
+            assert (one.base, one.start_scale if candidate.learned else one.scale) == (candidate.base or "mean", start)
     if candidate.kernel:
         assert recipe.model.kernel == candidate.kernel
     usual = recipe_of(replace(INLINE, family=candidate.family), SCALES["glance"], DIGITS, 10, 3)

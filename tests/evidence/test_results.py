@@ -115,7 +115,7 @@ def test_the_file_of_version_0_1_is_read():
     """Three records of a file that 0.1.0 wrote: kinds of trials, fields, a claim and the description had other words."""
     found = read_results(STORED)
     assert [record.kind for record in found.records] == ["train", "analyze", "time"]
-    assert found.records[0].candidate == asdict(INLINE)
+    assert Candidate(**found.records[0].candidate) == INLINE
     assert found.claims == list(CLAIMS)
     assert (found.planned, found.description) == (246, SCALES["laptop"].description)
     numbers = Numbers.of(found)

@@ -80,6 +80,7 @@ def test_a_level_is_read_as_it_is(slide):
         ({"level": -1}, "there is no level -1"),
         ({"level": 1, "mpp": 2.0}, "level 1 and mpp 2 are two ways to choose a resolution: give one of them"),
         ({"mpp": 0.25}, "mpp 0.25 is finer than the image, whose pixels are 0.5 x 0.5 µm: it would have to be enlarged"),
+        ({"mpp": 1000.0}, "mpp 1000 is coarser than the whole image, 240 x 322 pixels"),
         ({"mpp": 0.0}, "mpp must be positive, got 0"),
         ({"mpp": float("nan")}, "mpp must be positive, got nan"),
         ({"channels": ["3"]}, r"there is no channel 3: it has 0 \(red\), 1 \(green\), 2 \(blue\)"),

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from inline_attention import InLineAttention
+from inline_attention.layers import LinearAttention
 from inline_attention.layers.bands import Place
 
 
@@ -26,6 +27,44 @@ def test_forms_are_one_function(local, batch, scale):
     torch.testing.assert_close(
         folded(x, (5, 6), num_prefix_tokens=1), heads(x, (5, 6), num_prefix_tokens=1), rtol=1e-12, atol=1e-12
     )
+
+
+@pytest.mark.parametrize("local", [False, True])
+@pytest.mark.parametrize("batch", [1, 3])
+def test_a_learned_scale_is_a_fixed_one_of_each_head(local, batch):
+    """It starts as the fixed one, in both forms; every head follows its own; without gradients too, where weights are kept."""
+    folded, heads = twins(local=local, scale="learned", start_scale=2.5)
+    fixed, _ = twins(local=local, scale=2.5)
+    fixed.load_state_dict({key: value for key, value in folded.state_dict().items() if key != "scale"})
+    x, call = torch.randn(batch, 31, 24, dtype=torch.float64), {"grid": (5, 6), "num_prefix_tokens": 1}
+    for layer in (folded, heads):
+        torch.testing.assert_close(layer(x, **call), fixed(x, **call), rtol=1e-12, atol=1e-12)
+    with torch.no_grad():
+        folded(x, **call)
+        for layer in (folded, heads):
+            layer.scale.copy_(torch.tensor([0.0, 1.0, -3.0]))
+        torch.testing.assert_close(folded(x, **call), heads(x, **call), rtol=1e-12, atol=1e-12)
+        folded.reset_parameters()
+        assert folded.scale.tolist() == [2.5] * 3
+    even = heads.attention_rows(x, (5, 6), [4], num_prefix_tokens=1).mixed[:, 0]
+    torch.testing.assert_close(even, torch.full_like(even, 1 / 31))
+
+
+def test_linear_attention_plus_the_covariance_term():
+    """The member of the family between InLine and MALA: rows of both, less even ones, at every length of a query."""
+    layer = InLineAttention(24, 3, base="linear", local=False, dtype=torch.float64)
+    inline = InLineAttention(24, 3, local=False, dtype=torch.float64)
+    linear = LinearAttention(24, 3, dtype=torch.float64)
+    for other in (inline, linear):
+        other.load_state_dict(layer.state_dict())
+    x = torch.randn(2, 30, 24, dtype=torch.float64)
+    bias = layer.proj.bias
+    torch.testing.assert_close(
+        layer(x) - bias, inline(x) + linear(x) - 2 * bias - layer.proj(layer.kv(x).chunk(2, -1)[1].mean(1, keepdim=True)) + bias
+    )
+    rows = layer.attention_rows(x, None, [3, 7]).mixed
+    torch.testing.assert_close(rows.sum(-1), torch.ones(2, 3, 2, dtype=torch.float64), rtol=0, atol=1e-5)
+    assert not layer.folds(x.repeat(1, 100, 1))
 
 
 def test_larger_local_kernels():

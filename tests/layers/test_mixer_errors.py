@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from inline_attention import MIXERS
+from inline_attention.ops.shifted_windows import Window
 
 from .variants import VARIANTS, build
 
@@ -86,7 +87,15 @@ class TestErrors:
             ({"form": "fast"}, "unknown form 'fast'; known: auto, folded, heads"),
             (
                 {"form": "folded", "kernel": "relu"},
-                "the folded form needs the identity kernel, no qk_norm and no rope, got kernel='relu'",
+                "the folded form needs the identity kernel, base='mean', no qk_norm and no rope, got kernel='relu'",
+            ),
+            ({"form": "folded", "base": "linear"}, "the folded form needs the identity kernel, base='mean', .* base='linear'"),
+            ({"base": "token"}, "unknown base 'token'; known: mean, linear"),
+            ({"scale": "free"}, "scale must be a number, 'learned' or None, and start_scale is for 'learned': scale='free'"),
+            ({"start_scale": 4.0}, "start_scale is for 'learned': scale=None, start=4.0"),
+            (
+                {"scale": "learned", "windows": (Window(None, 2), Window(2, None))},
+                "scale='learned' is one number for each head: heads cannot share 2 windows",
             ),
             ({"attn_drop": 1.0}, r"attn_drop must be in \[0, 1\), got 1.0"),
             ({"grid_dims": 4}, "grid_dims must be 1, 2 or 3, got 4"),

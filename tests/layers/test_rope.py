@@ -269,7 +269,10 @@ def test_the_per_head_form_is_chosen():
         ({"rope": "all", "num_heads": 8}, "rope='all' turns pairs of channels for each of 2 sides: 8 heads of 1 channels"),
         ({"rope": "heads", "reduction": 2}, "rope='heads' needs keys on the grid of the queries, got .*, reduction=2"),
         ({"rope": "all", "context_dim": 6}, "rope='all' needs keys on the grid of the queries, got context_dim=6"),
-        ({"rope": "heads", "form": "folded"}, "the folded form needs the identity kernel, no qk_norm and no rope, got"),
+        (
+            {"rope": "heads", "form": "folded"},
+            "the folded form needs the identity kernel, base='mean', no qk_norm and no rope, got",
+        ),
     ],
 )
 def test_what_cannot_be_made(options, said):

@@ -5,7 +5,15 @@ import torch
 
 from inline_attention import MIXERS
 
-FORMS = {"inline": [{"form": "folded"}, {"form": "heads"}], "mhla": [{"divisor": "paper"}, {"divisor": "published"}]}
+FORMS = {
+    "inline": [
+        {"form": "folded"},
+        {"form": "heads"},
+        {"scale": "learned", "form": "folded"},
+        {"scale": "learned", "base": "linear"},
+    ],
+    "mhla": [{"divisor": "paper"}, {"divisor": "published"}],
+}
 RIVALS = ("mala", "rala", "pola", "mhla", "agent", "mila", "nala", "vit3")
 """The newer mixers: the local residual on them is tested by `make slow`, since it is the same part as on the others."""
 
@@ -19,7 +27,7 @@ VARIANTS = [
         name,
         {"local": local, **form},
         id="-".join([name, *(["local"] if local else []), *form.values()]),
-        marks=_slow(local and name in RIVALS),
+        marks=_slow(local and (name in RIVALS or "base" in form)),
     )
     for name in MIXERS
     for local in (False, True)
@@ -48,7 +56,7 @@ ROTARY = [
 def build(name, dim=8, num_heads=2, dtype=torch.float64, **options):
     mixer = MIXERS[name](dim, num_heads, dtype=dtype, **options).eval()
     for key, parameter in mixer.named_parameters(recurse=False):  # what starts at zero would hide mistakes
-        if key in ("positions", "scale", "power") and not parameter.any():
+        if key in ("positions", "scale", "power") and (name == "inline" or not parameter.any()):
             torch.nn.init.normal_(parameter, std=0.3)
     return mixer
 

@@ -17,9 +17,17 @@ class TextbookInLine(nn.Module):
 
     def __init__(self, layer: InLineAttention) -> None:
         super().__init__()
-        if layer.windows or layer.lepe is not None or layer.reduction is not None or layer.kernel is not identity:
-            raise ValueError(f"the textbook form has no windows, no LePE, no reduction and no kernel, got {layer}")
-        self.num_heads, self.scale, self.local = layer.num_heads, layer.scale, layer.local
+        if (
+            layer.windows
+            or layer.lepe is not None
+            or layer.reduction is not None
+            or layer.kernel is not identity
+            or layer.base != "mean"
+        ):
+            raise ValueError(
+                f"the textbook form has no windows, no LePE, no reduction, no kernel and no other base, got {layer}"
+            )
+        self.num_heads, self.scale, self.local = layer.num_heads, layer.factor(), layer.local
         self.qkv = nn.Linear(layer.dim, 3 * layer.dim)
         self.proj = layer.proj
         with torch.no_grad():

@@ -39,21 +39,28 @@ def list_files(names: Sequence[str], out: Path) -> list[BatchFile]:
         names: files, folders, patterns such as 'slides/*.svs', or '-' for a list of these on the standard input, one a line.
         out: where results go: what lies there is no image.
     """
+    return _named_apart(find_files(names, out))
+
+
+def find_files(names: Sequence[str], out: Path | None = None) -> list[BatchFile]:
+    """`list_files`, for images that have no files of results if there is no folder for these."""
     found: dict[Path, BatchFile] = {}
     for name in _expanded(names):
         path = Path(name)
         if is_image_folder(path) or path.is_file():
             found.setdefault(path.resolve(), BatchFile(path, Path(path.name)))
         elif path.is_dir():
-            _refuse_results_among_images(path, out)
-            inside = [file for file in _images_below(path) if out.resolve() not in file.resolve().parents]
+            inside = _images_below(path)
+            if out is not None:
+                _refuse_results_among_images(path, out)
+                inside = [file for file in inside if out.resolve() not in file.resolve().parents]
             if not inside:
                 raise ValueError(f"{path} holds no images")
             for file in inside:
                 found.setdefault(file.resolve(), BatchFile(file, file.relative_to(path)))
         else:
             raise ValueError(f"there is no image {name}")
-    return _named_apart(list(found.values()))
+    return list(found.values())
 
 
 def _expanded(names: Sequence[str]) -> list[str]:

@@ -61,12 +61,17 @@ def file_hash(path: Path) -> str:
     return digest.hexdigest()
 
 
+def file_state(path: Path) -> list[int]:
+    """Size and time of change, by which a file is known to be the same."""
+    return [_size(path), path.stat().st_mtime_ns]
+
+
 def finished(paths: MapPaths, image: Path, settings: Mapping[str, Any]) -> dict[str, Any] | None:
     """The record of an image whose results are whole, and were made from this very file with these settings; else None."""
     try:
         facts = read_object(paths.record)
         whole = all(_size(paths.record.parent / name) == size for name, size in facts["files"].items())
-        same = facts["settings"] == settings and facts["image_file"] == _state(image)
+        same = facts["settings"] == settings and facts["image_file"] == file_state(image)
         named = paths.given is None or facts["map"] == str(paths.given)
         polygons = paths.polygons is None or facts["polygons"] == str(paths.polygons)
     except (OSError, ValueError, KeyError, AttributeError, TypeError):
@@ -83,15 +88,10 @@ def write_record(
     here = record.parent.resolve()
     resolved = [path.resolve() for path in written]
     files = {str(path.relative_to(here) if here in path.parents else path): _size(path) for path in resolved}
-    whole = {**facts, "files": files, "settings": dict(settings), "image_file": _state(image)}
+    whole = {**facts, "files": files, "settings": dict(settings), "image_file": file_state(image)}
     with whole_path(record) as temporary:
         temporary.write_text(json.dumps(whole, indent=1) + "\n")
     return whole
-
-
-def _state(path: Path) -> list[int]:
-    """Size and time of change, by which a file is known to be the same."""
-    return [_size(path), path.stat().st_mtime_ns]
 
 
 def _size(path: Path) -> int:

@@ -147,15 +147,14 @@ class Predict:
         from ..large.stream import stream
         from ..lite.text import printable
         from ..training.load_trained import top_of_logits
+        from .file_batch import find_files
         from .predict_output import print_classes
         from .progress import step_counter
 
         data = trained.data
         mean, std = normalisation(data)
         ways_through(trained.model, "--stream")
-        for name in self.images:
-            if not Path(name).is_file():
-                raise ValueError(f"--stream takes files, images or .npy arrays, got {name}")
+        for name in [str(file.path) for file in find_files(self.images)]:
             try:
                 image = open_image(self.large.open(name), channels=data.channels, mean=mean, std=std)
                 with step_counter(printable(Path(name).name), Console(stderr=True)) as progress:

@@ -31,7 +31,8 @@ class Reproduce:
     """Train small models to measure which of the paper's claims hold, with several seeds and confidence intervals."""
 
     claims: Annotated[tuple[str, ...], tyro.conf.Positional] = ()
-    """Which claims: kernels, windows, mixers, families, attention, speed, resolution, width, length; unset: all."""
+    """Which claims: kernels, windows, mixers, families, attention, speed, resolution, width, length; unset: all of these.
+    Besides, only when named: newer (eight newer attentions), family (InLine's scale, and sums with linear attention)."""
     data: str | None = None
     """Any source of `inline train`; unset: fashion-mnist where it is installed, else digits."""
     root: str | None = None
@@ -95,7 +96,7 @@ class Reproduce:
         before: "Results | None",
     ) -> None:
         """Run the trials that are missing, and report."""
-        from ..evidence.claims import CLAIMS
+        from ..evidence.claims import ALL_CLAIMS
         from ..evidence.run_trial import resolve_device
         from ..evidence.trial import load_finished_record
         from ..evidence.trial_plan import plan_trials
@@ -105,7 +106,9 @@ class Reproduce:
             if load_finished_record(trials, record.key) is None:
                 record.write(trials)
         names = {claim.name for claim in claims} | set(before.claims if before is not None else ())
-        reported = [claim for name, claim in CLAIMS.items() if name in names]  # what the folder had before stays in the report
+        reported = [
+            claim for name, claim in ALL_CLAIMS.items() if name in names
+        ]  # what the folder had before stays in the report
         everything = plan_trials(reported, scale, data, self.seeds, str(resolve_device(self.device)))
         results = collect_results(reported, scale, data, self.seeds, everything, trials)
         self._write(results)  # before the trials: it records what the folder is for
@@ -140,15 +143,15 @@ class Reproduce:
         report_results(results, self.out, as_json=self.json, wrote_json=False)
 
     def _claims(self) -> list["Claim"]:
-        from ..evidence.claims import CLAIMS, OLD_CLAIMS
+        from ..evidence.claims import ALL_CLAIMS, CLAIMS, OLD_CLAIMS
         from ..training.config import nearest
 
         for name in self.claims:
             if name in OLD_CLAIMS:
                 raise ValueError(f"the claim {name!r} is now called {OLD_CLAIMS[name]!r}")
-            if name not in CLAIMS:
-                raise ValueError(f"unknown claim {name!r}{nearest(name, CLAIMS)}; there are: {', '.join(CLAIMS)}")
-        return [CLAIMS[name] for name in dict.fromkeys(self.claims or CLAIMS)]
+            if name not in ALL_CLAIMS:
+                raise ValueError(f"unknown claim {name!r}{nearest(name, ALL_CLAIMS)}; there are: {', '.join(ALL_CLAIMS)}")
+        return [ALL_CLAIMS[name] for name in dict.fromkeys(self.claims or CLAIMS)]
 
     def _data(self) -> "DataConfig":
         from ..data.config import DataConfig

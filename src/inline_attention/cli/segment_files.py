@@ -16,7 +16,7 @@ from ..lite.text import printable
 from .arguments import prepare_folder
 from .file_batch import BatchFile, Shard, list_files, of_shard, parse_shard
 from .main import warn
-from .map_records import MAP_ENDINGS, VERSION, MapPaths, file_hash, finished
+from .map_records import MAP_ENDINGS, VERSION, MapPaths, file_hash, file_state, finished
 from .map_report import print_summary, write_summary
 from .progress import BatchProgress
 from .segment_file import MapMaker
@@ -106,6 +106,7 @@ def _make_maker(options: "Predict", weights: str, device: "torch.device") -> Map
         "version": VERSION,
         "model": file_hash(weights_path(weights)),
         **asdict(options.large),
+        "mask_file": file_state(Path(mask)) if (mask := options.large.mask) and Path(mask).exists() else None,
         "format": options.maps.out_format,
         "probabilities": options.maps.probabilities,
     }

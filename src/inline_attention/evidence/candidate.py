@@ -30,6 +30,19 @@ class Candidate:
     """Whether training is cut to the multiply-adds, instead of the steps, of softmax attention at the scale's tokens."""
     rate: float = 1.0
     """Learning rate, as a multiple of the common one."""
+    base: str | None = None
+    """What InLine's covariance term is added to; None: the mean value."""
+    scale: float | None = None
+    """InLine's scale s, or what a learned one starts as; None: d^-1/2."""
+    learned: bool = False
+    """Whether InLine's scale is learned, for each head."""
+
+    @property
+    def mixer_args(self) -> dict[str, object]:
+        """Other arguments of the mixer's class."""
+        scale = {"scale": "learned", "start_scale": self.scale} if self.learned else {"scale": self.scale}
+        given = {"base": self.base, **scale} if self.mixer == "inline" else {}
+        return {name: value for name, value in given.items() if value is not None}
 
     @property
     def label(self) -> str:
@@ -39,9 +52,13 @@ class Candidate:
             words.insert(0, FAMILIES[self.family])
         if self.kernel is not None:
             words.append(self.kernel)
+        if self.base is not None:
+            words.append(f"on {self.base}")
         if self.local:
             words.append("+ local")
+        scale = "" if self.scale is None else f" {self.scale:g}"
         settings = [
+            ("learned scale" + scale.replace(" ", " from ")) if self.learned else scale and f"scale{scale}",
             f"window {self.window:g} of a side" if self.window is not None else "",
             f"{self.finer:g}x tokens a side" if self.finer != 1 else "",
             f"{self.width:g}x width" if self.width != 1 else "",

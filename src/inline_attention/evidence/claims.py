@@ -58,6 +58,8 @@ class Claim:
     """Candidates that are shown in the table but are in no check."""
     rated: tuple[Candidate, ...] = ()
     """Candidates that are trained at other learning rates too."""
+    analyzed: bool = False
+    """Whether the trained candidates are analysed: confusion, locality, masking."""
 
     @property
     def sides(self) -> tuple[Side, ...]:
@@ -199,7 +201,7 @@ def _attention() -> Claim:
         "layer; masking the neighbourhood of a query costs more accuracy than masking as many random tokens."
     )
     extra = tuple(Candidate(mixer, local=local) for mixer in REPORTED for local in (False, True))
-    return Claim("attention", "Confusion, locality, masking", paper, tuple(checks), extra)
+    return Claim("attention", "Confusion, locality, masking", paper, tuple(checks), extra, analyzed=True)
 
 
 SPEED_FACTORS = (1, 2, 4, 8)
@@ -279,12 +281,57 @@ def _length() -> Claim:
     return Claim("length", "Dependence on the length of training", paper, tuple(checks))
 
 
+NEWER = ("mala", "rala", "pola", "mhla", "agent", "mila", "nala", "vit3")
+"""Attentions that are newer than the paper, each without the gate and the positions that it was published with."""
+
+
+def _newer() -> Claim:
+    checks = [above("InLine + local beats softmax + local", INLINE_LOCAL, SOFTMAX_LOCAL, ours=True)]
+    for mixer in NEWER:
+        rivals = [Candidate(mixer, local=local) for local in (False, True)]
+        checks += [above(f"InLine + local beats {rival.label}", INLINE_LOCAL, rival, ours=True) for rival in rivals]
+    for mixer in NEWER:
+        confused = [Side(one, "confused") for one in (LINEAR, Candidate(mixer))]
+        checks.append(Check(f"linear confuses more pairs of queries than {mixer}", confused[0], confused[1], ours=True))
+    paper = (
+        "It is older than these eight attentions; these checks are additional. They have no gate, LePE, rotary or "
+        "convolutional positions here, so that attention is all that differs. ViT^3 has no weights: its answers are compared."
+    )
+    extra = tuple(map(Candidate, REPORTED))
+    return Claim("newer", "Eight newer kinds of attention", paper, tuple(checks), extra, analyzed=True)
+
+
+SCALED = (replace(INLINE, scale=4.0), replace(INLINE, learned=True), replace(INLINE, learned=True, scale=4.0))
+SUM = replace(INLINE, base="linear")
+FAMILY = (INLINE, *SCALED, SUM, replace(SUM, learned=True), LINEAR, Candidate("mala"))
+"""The mean value or linear attention's output, plus the covariance term times s, see docs/math.md."""
+
+
+def _family() -> Claim:
+    checks = [above(f"{one.label} beats InLine alone", one, INLINE, ours=True) for one in (*SCALED, SUM)]
+    for one in (*SCALED, SUM):
+        both = replace(one, local=True)
+        checks.append(above(f"{both.label} beats InLine + local", both, INLINE_LOCAL, ours=True))
+    checks += [
+        above("InLine on linear beats linear alone", SUM, LINEAR, ours=True),
+        above("InLine on linear + local beats softmax + local", replace(SUM, local=True), SOFTMAX_LOCAL, ours=True),
+    ]
+    long = [replace(one, longer=LENGTHS[-1]) for one in (INLINE, *SCALED, SUM)]
+    checks += [above(f"{one.label} beats InLine alone", one, long[0], ours=True) for one in long[1:]]
+    paper = "It has the fixed scale d^-1/2 and the mean value only; these checks are additional."
+    return Claim("family", "The scale of the covariance term, and what it is added to", paper, tuple(checks), FAMILY, FAMILY)
+
+
 CLAIMS: dict[str, Claim] = {
     claim.name: claim
     for claim in (
         _kernels(), _windows(), _mixers(), _families(), _attention(), _speed(), _resolution(), _width(), _length(),
     )
 }  # fmt: skip
+
+MORE_CLAIMS: dict[str, Claim] = {claim.name: claim for claim in (_newer(), _family())}
+"""Questions that the paper does not have; they are measured when they are named."""
+ALL_CLAIMS = CLAIMS | MORE_CLAIMS
 
 OLD_CLAIMS = {"seeing": "attention"}
 """Names of claims in earlier versions -> their names now."""

@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from ..lite.json_file import read_object
 from .candidate import Candidate
-from .claims import CLAIMS, OLD_CLAIMS, RATES, SOFTMAX, Check, Claim, Side
+from .claims import ALL_CLAIMS, CLAIMS, OLD_CLAIMS, RATES, SOFTMAX, Check, Claim, Side
 from .statistics import Estimate, Verdict, combine, estimate, verdict
 from .trial import Record, parse_record
 
@@ -45,7 +45,7 @@ class Results:
     @property
     def chosen(self) -> list[Claim]:
         """The claims themselves."""
-        return [CLAIMS[name] for name in self.claims]
+        return [ALL_CLAIMS[name] for name in self.claims]
 
 
 OLD_FIELDS = {"says": "description", "wanted": "planned"}

@@ -121,7 +121,10 @@ def _train(trial: Trial, folder: Path, device: str, stop: Callable[[], bool]) ->
 
 @torch.no_grad()
 def _analyze(run: Path, recipe: Recipe, place: torch.device) -> Metrics:
-    """In percent: confused pairs of queries, weight on the 3 x 3 neighbourhood in layer 1, accuracy with masked keys."""
+    """In percent: confused pairs of queries, weight on the 3 x 3 neighbourhood in layer 1, accuracy with masked keys.
+
+    Without attention weights (ViT^3) there are confused pairs only, of its answers.
+    """
     trained = load_trained(str(run))
     model = trained.model.to(place)
     dataset = cached_source(recipe.data).val
@@ -133,12 +136,14 @@ def _analyze(run: Path, recipe: Recipe, place: torch.device) -> Metrics:
     analyzed = AnalyzedModel(run.name, model, transform)
     images = [image for image, _ in loaded]
     confused = confusion_of(capture_batches(analyzed, images[:ANALYZED_IMAGES]))
+    share = {"confused": 100 * confused.share(DEFAULT_TOLERANCE)}
+    if not all(layer.has_weights for layer in next(capture_batches(analyzed, images[:1]))):
+        return share
     first = locality_of(capture_batches(analyzed, images[:ANALYZED_IMAGES]), (3,))[0]
     labels = torch.tensor([label for _, label in loaded], device=place)
     pixels = torch.stack([transform(image) for image in images]).to(place)
     masked = masked_accuracy(model, zip(pixels.split(64), labels.split(64), strict=True), (3,))
-    return {
-        "confused": 100 * confused.share(DEFAULT_TOLERANCE),
+    return share | {
         "near": 100 * first.attention[0],
         "together": 100 * first.together[0],
         "even": 100 * first.even[0],

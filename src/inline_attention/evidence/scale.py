@@ -143,6 +143,8 @@ def _published(candidate: Candidate, data: DataConfig) -> Recipe:
 
 
 def _model(name: str, candidate: Candidate, arguments: dict[str, object]) -> ModelConfig:
+    if candidate.mixer_args:
+        arguments = {**arguments, "mixer_args": candidate.mixer_args}
     return ModelConfig(
         name=name, mixer=candidate.mixer, kernel=candidate.kernel, local=candidate.local, args=to_inline(arguments)
     )

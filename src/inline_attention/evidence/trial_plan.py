@@ -79,8 +79,7 @@ def plan_trials(claims: Sequence[Claim], scale: Scale, data: DataConfig, seeds: 
     trainings += [training(candidate, 0) for candidate in one_seed]
     by_name = {claim.name: claim for claim in claims}
     analyses, timings, timed_recipes = list[Trial](), list[Trial](), dict[str, Recipe]()
-    if "attention" in by_name:
-        analyzed = by_name["attention"].candidates
+    if analyzed := list(dict.fromkeys(one for claim in claims if claim.analyzed for one in claim.candidates)):
         analyses = [replace(training(one, seed), kind="analyze") for seed in range(seeds) for one in analyzed]
     if "speed" in by_name:
         timed_recipes = {one.label: recipe_of(one, scale, data, classes, 0) for one in by_name["speed"].candidates}

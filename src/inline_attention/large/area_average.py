@@ -4,6 +4,8 @@ Along an axis, pixel i of the result covers [i old / new, (i + 1) old / new) of 
 small matrix times some rows of the source, and the columns likewise.
 """
 
+from functools import lru_cache
+
 import torch
 from torch import Tensor
 
@@ -16,13 +18,14 @@ def covered(start: int, stop: int, old: int, new: int) -> tuple[int, int]:
     return start * old // new, -(-stop * old // new)
 
 
-def area_weights(start: int, stop: int, old: int, new: int) -> Tensor:
-    """The share of each covered row in each of these rows of the result: (stop - start, how many), float64. Rows sum to 1."""
+@lru_cache(2048)  # of columns, the same ones are needed for each band
+def area_weights(start: int, stop: int, old: int, new: int, dtype: torch.dtype) -> Tensor:
+    """The share of each covered row in each of these rows of the result: (stop - start, how many). The sum is 1."""
     first, last = covered(start, stop, old, new)
     edges = torch.arange(start, stop + 1, dtype=torch.float64) * old / new - first
     rows = torch.arange(last - first, dtype=torch.float64)
     overlap = torch.minimum(edges[1:, None], rows + 1) - torch.maximum(edges[:-1, None], rows)
-    return overlap.clamp(min=0) * (new / old)
+    return (overlap.clamp(min=0) * (new / old)).to(dtype)
 
 
 def average_rows(rows: Tensor, start: int, stop: int, size: tuple[int, int], new: tuple[int, int]) -> Tensor:
@@ -50,6 +53,6 @@ def _averaged(values: Tensor, start: int, stop: int, old: int, new: int) -> Tens
     for at in range(start, stop, AT_ONCE):
         end = min(at + AT_ONCE, stop)
         first, last = covered(at, end, old, new)
-        weights = area_weights(at, end, old, new).to(values.dtype)
+        weights = area_weights(at, end, old, new, values.dtype)
         pieces.append(torch.tensordot(weights, values[first - offset : last - offset], dims=1))
     return torch.cat(pieces)

@@ -6,11 +6,12 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from numpy.typing import NDArray
-from PIL import Image, ImageFilter
+from PIL import ImageFilter
 from torch import Tensor
 
-from .image_file import ALPHA, COLOURS, PREMULTIPLIED, ImageFile
+from .image_file import ALPHA, COLOURS, PREMULTIPLIED, ImageFile, listed_channels
 from .large_image import LargeImage
 from .open_file import open_image_file
 from .row_blocks import RowBlocks
@@ -18,8 +19,8 @@ from .thumbnail import coarsest_level, thumbnail
 
 TISSUE_SIDE = 2048
 """The longer side of the thumbnail on which tissue is found."""
-SMOOTHING = 5
-"""Side of the median filter that takes specks out of the saturation."""
+SMOOTHING = 2
+"""The saturation is averaged over so many pixels to each side: specks are no tissue."""
 SHAPE_TOLERANCE = 0.02
 """By how much the shape of a mask may differ from the image's: levels of a pyramid are rounded."""
 
@@ -82,10 +83,9 @@ def tissue_mask(path: str | Path) -> NDArray[np.bool_]:
         image.close()
     finally:
         file.close()
-    saturation = small.convert("HSV").getchannel("S").filter(ImageFilter.MedianFilter(SMOOTHING))
-    values = np.asarray(saturation)
-    coloured = Image.fromarray(((values > otsu(values)) * 255).astype(np.uint8))
-    return np.asarray(coloured.filter(ImageFilter.MaxFilter(3))) > 0
+    saturation = np.asarray(small.convert("HSV").getchannel("S").filter(ImageFilter.BoxBlur(SMOOTHING)))
+    coloured = torch.from_numpy((saturation > otsu(saturation)).astype(np.float32))
+    return F.max_pool2d(coloured[None], 3, 1, 1)[0].numpy() > 0
 
 
 def otsu(values: NDArray[np.uint8]) -> int:
@@ -113,4 +113,6 @@ def _colours(file: ImageFile) -> list[int]:
         return [file.channels.index(name) for name in COLOURS]
     if len(file.channels) == 3 and file.dtype == np.uint8:
         return [0, 1, 2]
-    raise ValueError(f"tissue is found by its colour, and the image has no red, green and blue: {', '.join(file.channels)}")
+    raise ValueError(
+        f"tissue is found by its colour, and the image has no red, green and blue: {listed_channels(file.channels)}"
+    )

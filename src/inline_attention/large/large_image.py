@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from .area_average import average_rows, covered
-from .image_file import ALPHA, PREMULTIPLIED, ImageFile
+from .image_file import ALPHA, PREMULTIPLIED, ImageFile, listed_channels
 from .resolution import choose_level, georeference_at, pixel_size_at
 from .row_blocks import RowBlocks
 
@@ -164,8 +164,9 @@ class LargeImage:
         raw = raw.astype(raw.dtype.newbyteorder("="), copy=False)
         values, alpha = (raw, None) if self._alpha is None else (raw[:, :, :-1], raw[:, :, -1:])
         data = None if self._nodata is None else _holds_data(values, self._nodata)
-        exact: NDArray[Any] = values.astype(np.float32 if raw.dtype.itemsize <= 2 else np.float64)
-        scaled = (exact - self._low) / (self._high - self._low)
+        scaled: NDArray[Any] = values.astype(np.float32 if raw.dtype.itemsize <= 2 else np.float64)
+        scaled -= self._low
+        scaled /= self._high - self._low
         pixels = torch.from_numpy(scaled.astype(np.float32, copy=False))
         if self._stated:
             pixels = pixels.clamp(0, 1)
@@ -195,10 +196,7 @@ def chosen_channels(file: ImageFile, wanted: Sequence[str | int]) -> tuple[int, 
         word = str(each).strip().lower()
         number = names.get(word, numbers.get(word))
         if number is None:
-            known = ", ".join(
-                f"{number} ({name})" if name != str(number) else name for number, name in enumerate(file.channels)
-            )
-            raise ValueError(f"there is no channel {each}: it has {known}")
+            raise ValueError(f"there is no channel {each}: it has {listed_channels(file.channels)}")
         found.append(number)
     return tuple(found)
 

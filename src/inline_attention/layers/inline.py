@@ -23,12 +23,14 @@ from typing_extensions import Unpack
 from ..ops.checks import Grid, check_name
 from ..ops.folded import HeadWeights, fold_image, fold_read_out, fold_state
 from ..ops.injective import InjectiveState, injective_linear_attention
-from ..ops.kernels import Kernel, identity
+from ..ops.kernels import Kernel, identity, relu
+from ..ops.linear import linear_attention, linear_sums, read_linear
 from ..ops.local_convolution import local_convolution, tokens_first
-from ..ops.reference import injective_weights
+from ..ops.reference import injective_weights, linear_weights
 from ..ops.sums import (
     autocast_is_on,
     can_accumulate,
+    count_valid,
     is_one,
     is_plain,
     linear_rows,
@@ -45,6 +47,8 @@ from .summed import BandInput, SummedMixer, Sums
 from .weight_views import WeightViews
 
 Form = Literal["auto", "folded", "heads"]
+Base = Literal["mean", "linear"]
+Scale = float | Literal["learned"] | None
 
 
 class InLineAttention(SummedMixer):
@@ -53,7 +57,10 @@ class InLineAttention(SummedMixer):
     Args:
         dim, num_heads: channels, and heads that divide them.
         kernel: the feature map phi, a name from `KERNELS` or a function on (B, heads, N, d).
-        scale: s; head_dim ** -0.5 if None.
+        scale: s; head_dim ** -0.5 if None; "learned" for a parameter of each head, which costs nothing at run time.
+        start_scale: what a learned scale starts as; head_dim ** -0.5 if None.
+        base: what the covariance term is added to: the mean value, or "linear", the output of linear attention with the ReLU
+            kernel, which docs/math.md puts in one family with MALA. It needs queries and keys, and so the per-head form.
         local: add the local residual; on by default, except in a layer with `context_dim`.
         form: "folded", "heads", or "auto", which takes the cheaper one by the rule of `folds`.
         options: as for every `Mixer`.
@@ -65,7 +72,9 @@ class InLineAttention(SummedMixer):
         num_heads: int = 8,
         *,
         kernel: str | Kernel = "identity",
-        scale: float | None = None,
+        scale: Scale = None,
+        start_scale: float | None = None,
+        base: Base = "mean",
         local: bool | None = None,
         form: Form = "auto",
         **options: Unpack[MixerOptions],
@@ -73,17 +82,44 @@ class InLineAttention(SummedMixer):
         local = options.get("context_dim") is None if local is None else local
         super().__init__(dim, num_heads, local=local, **options)
         check_name("form", form, get_args(Form))
-        if form == "folded" and (kernel not in ("identity", identity) or options.get("qk_norm") or self.rope is not None):
+        check_name("base", base, get_args(Base))
+        not_identity = kernel not in ("identity", identity) or options.get("qk_norm") or base != "mean"
+        if form == "folded" and (not_identity or self.rope is not None):
             qk_norm, rope = bool(options.get("qk_norm")), options.get("rope")
             raise ValueError(
-                f"the folded form needs the identity kernel, no qk_norm and no rope, got {kernel=}, {qk_norm=}, {rope=}"
+                "the folded form needs the identity kernel, base='mean', no qk_norm and no rope, got "
+                f"{kernel=}, {base=}, {qk_norm=}, {rope=}"
             )
-        self.scale = float(self.head_dim) ** -0.5 if scale is None else scale
+        self.base = base
+        self.scale = self._make_scale(scale, start_scale, **options)
         self.kernel = make_kernel(kernel, num_heads, self.head_dim, device=options.get("device"), dtype=options.get("dtype"))
         self.form = form
         self._views = WeightViews(partial(HeadWeights.of, num_heads=num_heads))
 
     proj: nn.Linear
+
+    def _make_scale(self, scale: Scale, start: float | None, **options: Unpack[MixerOptions]) -> float | nn.Parameter:
+        """The number, or a parameter for each head, (heads,)."""
+        self.start_scale = float(self.head_dim) ** -0.5 if start is None else start
+        if scale != "learned":
+            if start is not None or isinstance(scale, str):
+                raise ValueError(
+                    f"scale must be a number, 'learned' or None, and start_scale is for 'learned': {scale=}, {start=}"
+                )
+            return self.start_scale if scale is None else scale
+        if len(self.windows) > 1:
+            raise ValueError(f"scale='learned' is one number for each head: heads cannot share {len(self.windows)} windows")
+        kind = {"device": options.get("device"), "dtype": options.get("dtype")}
+        return nn.Parameter(torch.full((self.num_heads,), self.start_scale, **kind))  # type: ignore[arg-type]
+
+    def reset_parameters(self) -> None:
+        """A learned scale starts anew."""
+        if isinstance(self.scale, nn.Parameter):
+            nn.init.constant_(self.scale, self.start_scale)
+
+    def factor(self) -> float | Tensor:
+        """The scale as it multiplies (heads, ., .): a number, or (heads, 1, 1)."""
+        return self.scale.view(-1, 1, 1) if isinstance(self.scale, Tensor) else self.scale
 
     def folds(self, x: Tensor) -> bool:
         """Whether a forward pass over these tokens takes the folded form.
@@ -107,7 +143,9 @@ class InLineAttention(SummedMixer):
 
     def _can_fold(self) -> bool:
         """Folding reads the weights and does not call the projections: they must be plain. Dropping keys needs keys."""
-        if self.kernel is not identity or self.windowed is not None or self.reduction is not None or self.rope is not None:
+        if self.windowed is not None or self.reduction is not None or self.rope is not None:
+            return False
+        if self.kernel is not identity or self.base != "mean":
             return False
         if self.training and self.attn_drop:
             return False
@@ -116,20 +154,29 @@ class InLineAttention(SummedMixer):
     @property
     def rope_after_kernel(self) -> bool:
         """A kernel sees queries and keys as they are; without one there is no difference."""
-        return self.kernel is not identity
+        return self.kernel is not identity or self.base != "mean"
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, rotation: Rotation | None = None) -> Tensor:
-        """v_bar + s phi(q)^T Cov(phi(k), v)."""
-        if rotation is not None:
-            q, k = rotation(self.kernel(q), self.kernel(k))
-            return injective_linear_attention(q, k, v, scale=self.scale, mask=mask)
-        return injective_linear_attention(q, k, v, kernel=self.kernel, scale=self.scale, mask=mask)
+        """v_bar + s phi(q)^T Cov(phi(k), v), or the output of linear attention instead of v_bar."""
+        phi_q, phi_k = self.kernel(q), self.kernel(k)
+        turned = (phi_q, phi_k) if rotation is None else rotation(phi_q, phi_k)
+        out = injective_linear_attention(*turned, v, scale=self.factor(), mask=mask)
+        if self.base == "mean":
+            return out
+        v = zero_masked(v, mask)
+        mean = v.sum(2, keepdim=True) / count_valid(v, mask)[:, None, None, None].clamp(min=1)
+        return out - mean + linear_attention(relu(q), relu(k), v, mask=mask, rotation=rotation)
 
     def weights(self, q: Tensor, k: Tensor, mask: Tensor | None, rotation: Rotation | None = None) -> Tensor:
-        """Equation 5."""
-        q, k = self.kernel(q), self.kernel(k)
-        q, k = (q, k) if rotation is None else rotation(q, k)
-        return injective_weights(q, k, scale=self.scale, mask=mask)
+        """Equation 5; rows of linear attention instead of even ones."""
+        phi_q, phi_k = self.kernel(q), self.kernel(k)
+        turned = (phi_q, phi_k) if rotation is None else rotation(phi_q, phi_k)
+        weights = injective_weights(*turned, scale=self.factor(), mask=mask)
+        if self.base == "mean":
+            return weights
+        even = 1 / count_valid(k, mask)[:, None, None, None].clamp(min=1)
+        even = even if mask is None else even * mask[:, None, None, :]
+        return weights - even + linear_weights(relu(q), relu(k), mask=mask, rotation=rotation)
 
     def mix(self, given: MixerInput) -> Tensor:
         """The folded form where it is cheaper, otherwise head by head."""
@@ -162,15 +209,29 @@ class InLineAttention(SummedMixer):
 
     def sum_tokens(self, band: BandInput, before: Summaries) -> Sums:
         """The state of keys and values, without its count; folded, neither is made."""
-        if self._can_fold():
+        if self._can_fold() and band.has_given_values:
+            keys = self.split_heads(F.linear(band.tokens, self.kv.weight[: self.dim]))  # no bias, as folded: it cancels
+            state = InjectiveState.from_tokens(to_fp32(keys), band.v, band.mask)
+        elif self._can_fold():
             state = self._fold_state(to_fp32(band.tokens), band.token_sum, None, band.mask)
         else:
             state = InjectiveState.from_tokens(band.turned_keys(self.kernel(band.k)), band.v, band.mask)
-        return Sums(state.tensors()[1:])
+        if self.base == "mean":
+            return Sums(state.tensors()[1:])
+        k = relu(band.k)  # zero where masked, as keys are
+        turned = band.turned_keys(k)
+        return Sums((*state.tensors()[1:], *linear_sums(band.in_divisor(k, turned), turned, band.v)))
 
     def read(self, band: BandInput, summaries: Summaries) -> Tensor:
         """Queries read from the state."""
-        return _state_of(summaries).attend(band.turned_queries(self.kernel(band.q)), scale=self.scale)
+        state = _state_of(summaries)
+        out = state.attend(band.turned_queries(self.kernel(band.q)), scale=self.factor())
+        if self.base == "mean":
+            return out
+        q = relu(band.q)
+        turned = band.turned_queries(q)
+        linear = read_linear(band.in_divisor(q, turned), turned, state.count, *summaries[0].sums[3:])
+        return out - state.moments()[0].unsqueeze(2) + linear
 
     def respond(
         self,
@@ -207,7 +268,7 @@ class InLineAttention(SummedMixer):
         """The mean of x, and A and c of the folded form."""
         if v is not None and mask is None and isinstance(x.shape[1], int) and v.dtype is x.dtype and to_fp32(x) is x:
             x_mean = x.mean(1)
-            return x_mean, *fold_image(x, x_mean, v, self._head_weights(), scale=self.scale)
+            return x_mean, *fold_image(x, x_mean, v, self._head_weights(), scale=self.factor())
         full = to_fp32(x)  # once: gradients of what is subtracted from each other meet in full precision
         x_sum = full.sum(1)
         state = self._fold_state(full, x_sum, v, mask)
@@ -219,7 +280,7 @@ class InLineAttention(SummedMixer):
         return fold_state(x, x_sum, v, mask, w_k=w_k, w_v=w_v, b_v=b_v, num_heads=self.num_heads)
 
     def _read_out(self, state: InjectiveState) -> tuple[Tensor, Tensor]:
-        return fold_read_out(state, w_q=self.q.weight, b_q=self.q.bias, scale=self.scale)
+        return fold_read_out(state, w_q=self.q.weight, b_q=self.q.bias, scale=self.factor())
 
     def _around(self, v: Tensor, x_mean: Tensor, grid: Grid, bias: Tensor) -> Tensor:
         """The local parts, all as one convolution, (B, N, C), with the bias, (B, C), added."""
@@ -246,7 +307,9 @@ class InLineAttention(SummedMixer):
 
     def extra_repr(self) -> str:
         """Printed by `print(model)`."""
-        return f"{super().extra_repr()}, scale={self.scale:.4g}, form={self.form}"
+        scale = "learned" if isinstance(self.scale, Tensor) else f"{self.scale:.4g}"
+        base = "" if self.base == "mean" else f", base={self.base}"
+        return f"{super().extra_repr()}, scale={scale}{base}, form={self.form}"
 
 
 def _around_centre(size: Sequence[int], largest: Sequence[int]) -> list[int]:
@@ -258,4 +321,4 @@ def _around_centre(size: Sequence[int], largest: Sequence[int]) -> list[int]:
 def _state_of(summaries: Summaries) -> InjectiveState:
     """The state of the whole image."""
     (summary,) = summaries
-    return InjectiveState(summary.count, *summary.sums)
+    return InjectiveState(summary.count, *summary.sums[:3])

@@ -79,7 +79,7 @@ class MixerMaker:
             if type(getattr(new, name, None)) is type(part):
                 setattr(new, name, part)
         if isinstance(old, InLineAttention) and isinstance(new, InLineAttention):
-            new.scale = old.scale
+            new.scale, new.base = old.scale, old.base
         if _is_same(old, new):
             raise SwapSkipped(f"{describe(old)} already")
         return new

@@ -56,7 +56,7 @@ class HeadWeights(NamedTuple):
         )
 
 
-def fold_image(x: Tensor, x_mean: Tensor, v: Tensor, weights: HeadWeights, *, scale: float) -> tuple[Tensor, Tensor]:
+def fold_image(x: Tensor, x_mean: Tensor, v: Tensor, weights: HeadWeights, *, scale: float | Tensor) -> tuple[Tensor, Tensor]:
     """A (B, C, C) and c (B, C) of whole images without a mask, such that x A + c is the attention.
 
     Args:
@@ -64,13 +64,15 @@ def fold_image(x: Tensor, x_mean: Tensor, v: Tensor, weights: HeadWeights, *, sc
         x_mean: its mean over tokens, (B, C).
         v: the values, (B, N, C), in the same precision.
         weights: the projections.
-        scale: s.
+        scale: s, a number or (heads, 1, 1).
     """
     (batch, tokens, _), (heads, _, head_dim) = x.shape, weights.keys.shape
     v_mean = x_mean @ weights.values if weights.values_bias is None else weights.values_bias.addmm(x_mean, weights.values)
     centre = v_mean.unsqueeze(2) * x_mean.unsqueeze(1)
-    s = torch.baddbmm(centre, v.mT, x, beta=-scale, alpha=scale / tokens)  # (B, C, C): s Cov(v, x)
+    number = 1.0 if isinstance(scale, Tensor) else scale
+    s = torch.baddbmm(centre, v.mT, x, beta=-number, alpha=number / tokens)  # (B, C, C): s Cov(v, x)
     m = torch.bmm(_rows_by_head(s, heads), weights.keys)  # (h, B d, d): M of each head, transposed
+    m = m * scale if isinstance(scale, Tensor) else m
     a = _rows_of_heads(torch.bmm(m, weights.queries), batch, head_dim).mT
     if weights.queries_bias is None:
         return a, v_mean
@@ -143,8 +145,11 @@ def fold_state(
         )
 
 
-def fold_read_out(state: InjectiveState, *, w_q: Tensor, b_q: Tensor | None, scale: float) -> tuple[Tensor, Tensor]:
-    """A (B, C, C) and c (B, C), in fp32 or better, such that x A + c is what queries W_q x + b_q read from the state."""
+def fold_read_out(state: InjectiveState, *, w_q: Tensor, b_q: Tensor | None, scale: float | Tensor) -> tuple[Tensor, Tensor]:
+    """A (B, C, C) and c (B, C), in fp32 or better, such that x A + c is what queries W_q x + b_q read from the state.
+
+    `scale` is a number or (heads, 1, 1).
+    """
     with without_autocast(state.outer_sum.device):
         value_mean, covariance = state.moments()
         (batch, heads, head_dim, _), width = covariance.shape, w_q.shape[1]

@@ -40,11 +40,11 @@ def linear_weights(
     return rotated_q @ rotated_k.mT / ((q @ k.mT).sum(-1, keepdim=True) + count * eps)
 
 
-def injective_weights(q: Tensor, k: Tensor, *, scale: float | None = None, mask: Tensor | None = None) -> Tensor:
+def injective_weights(q: Tensor, k: Tensor, *, scale: float | Tensor | None = None, mask: Tensor | None = None) -> Tensor:
     """(s/N) phi(q_i).phi(k_j) - (1/N) sum_t (s/N) phi(q_i).phi(k_t) + 1/N: the row's mean is subtracted.
 
     Equation 5 of the paper with the factor s/N of the trained models. Rows sum to 1; entries may be negative.
-    N counts valid keys; masked keys weigh nothing.
+    N counts valid keys; masked keys weigh nothing. `scale` may be a tensor (heads, 1, 1).
     """
     count = count_valid(k, mask)[:, None, None, None].clamp(min=1)
     similarity = _scale(q, scale) / count * (q @ zero_masked(k, mask).mT)
@@ -97,5 +97,5 @@ def local_weights(kernels: Tensor, grid: Grid, queries: Tensor) -> Tensor:
     return kernels.flatten(2)[:, :, number.masked_fill(~inside, 0)].masked_fill(~inside, 0)
 
 
-def _scale(q: Tensor, scale: float | None) -> float:
+def _scale(q: Tensor, scale: float | Tensor | None) -> float | Tensor:
     return float(q.shape[-1]) ** -0.5 if scale is None else scale

@@ -46,7 +46,7 @@ def looks_dense(root: Path) -> tuple[str, str] | None:
     ):
         if root.is_dir() and any(root.glob(pattern)):
             return task, pattern
-    if root.is_dir() and (found := next((file for file in root.glob("*.h5")), None)):
+    if root.is_dir() and (found := min(root.glob("*.h5"), default=None)):
         return "bags", found.name
     for task, known in (("segment", CLASS_MASKS), ("detect", INSTANCE_MASKS)):
         for pair in known if root.is_dir() else ():

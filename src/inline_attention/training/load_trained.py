@@ -214,8 +214,11 @@ def _classes(metadata: Mapping[str, Any], count: int, path: Path) -> tuple[str, 
 
 def _data(metadata: Mapping[str, Any], model: nn.Module, path: Path) -> DataConfig:
     """How images become the model's input: as in the run, or by the model's timm configuration."""
-    if "data" in metadata:
-        return data_of(metadata, path)
+    return data_of(metadata, path) if "data" in metadata else input_of(model)
+
+
+def input_of(model: nn.Module) -> DataConfig:
+    """How images become the input of a model of timm's, by its own configuration."""
     config = resolve_model_data_config(model)
     channels, *size = config["input_size"]
     return replace(

@@ -156,6 +156,8 @@ def _literal(value: Any) -> str:
         return "true" if value else "false"
     if isinstance(value, str):
         return dumps(value, ensure_ascii=False)
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(f'{name}={_literal(inner)}' for name, inner in value.items())}}}"
     return f"[{', '.join(map(_literal, value))}]" if isinstance(value, tuple) else repr(value)
 
 
