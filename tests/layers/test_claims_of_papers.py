@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from inline_attention import MIXERS
+from inline_attention.layers.mala import elu_plus_one
 from inline_attention.layers.mhla import starting_mixing
 
 from .variants import build
@@ -45,6 +46,20 @@ def test_with_rotary_positions_rows_do_not_sum_to_one(name):
     assert off(rows_of(name)) < 1e-3
     assert off(rows_of(name, rope="heads")) > 0.01
     assert off(rows_of(name, rope="heads", rope_in_divisor=True)) < 1e-3
+
+
+def test_mala_is_linear_attention_plus_the_covariance_term():
+    """Without rotary positions: docs/math.md, section 7."""
+    mala = build("mala")
+    linear = build("linear", kernel=elu_plus_one)
+    inline = build("inline", kernel=elu_plus_one, local=False)
+    for other in (linear, inline):
+        other.load_state_dict(mala.state_dict())
+    x = torch.randn(2, 30, 8, dtype=torch.float64)
+    even = torch.full((2, 2, 30, 30), 1 / 30, dtype=torch.float64)
+    queries = range(30)
+    ours, divided, centred = (one.attention_rows(x, None, queries).mixed for one in (mala, linear, inline))
+    torch.testing.assert_close(ours, divided + centred - even, rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", ["mala", "inline"])
