@@ -43,7 +43,7 @@ BENCH = {
     "compare": Command("bench", "BenchCompare", "what got slower between two results"),
 }
 ANALYZE = {
-    "maps": Command("analyze", "AnalyzeMaps", "attention of one point of an image, layer by layer"),
+    "maps": Command("analyze_maps", "AnalyzeMaps", "attention of one point of an image, layer by layer"),
     "rays": Command("analyze", "AnalyzeRays", "attention of one query made shorter and longer"),
     "confusion": Command("analyze", "AnalyzeConfusion", "how often different queries get the same attention"),
     "locality": Command("analyze", "AnalyzeLocality", "how much attention stays near the query"),

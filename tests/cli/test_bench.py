@@ -31,7 +31,7 @@ def few(monkeypatch, name, cases, **others):
         (["layer", "--device", "nowhere"], "inline: unknown device 'nowhere'"),
         (["models", "--out", "/proc/nowhere"], "inline: cannot write to /proc/nowhere"),
         (["resolution", "--seconds", "-1"], "inline: --seconds must be positive, got -1.0"),
-        (["stream", "--sizes", "64"], "inline: --sizes 64 is of training steps: give --train too"),
+        (["stream", "--sizes", "64"], "inline: --sizes 64 is of --train and --segment: give one of them too"),
         (["stream", "--train", "--sizes", "a"], "inline: --sizes is sides in pixels from 32 on"),
         (["compare", "a", "b", "--tolerance", "-1"], "inline: --tolerance must not be negative, got -1.0"),
         (["compare", "/nowhere", "b"], "inline: there is no file /nowhere"),

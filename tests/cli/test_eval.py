@@ -295,25 +295,30 @@ def test_predict_streams_a_level_a_pixel_size_and_channels_of_a_file(capsys, tmp
         writer.write(pixels, subifds=1, resolution=(20000, 20000), resolutionunit=3, **options)
         writer.write(pixels[1::2, 1::2], subfiletype=1, **options)
     named = ("--stream", "--model", "inline_deit_nano", "--weights", str(tmp_path / "a.safetensors"), "--json")
+    mask = torch.zeros(1, 96, 128, dtype=torch.bool)
+    mask[:, 30:50, 60:90] = True
+    Image.fromarray(mask[0].numpy()).save(tmp_path / "mask.png")
     averaged = average_rows(torch.from_numpy(pixels[:, :, :3] / 255), 0, 64, (96, 128), (64, 85))
     for words, expected in (
         (["--channels", "4,0,1"], pixels[:, :, [4, 0, 1]]),
         (["--channels", "0,1,2", "--level", "1"], pixels[1::2, 1::2, :3]),
         (["--channels", "0,1,2", "--mpp", "1"], pixels[1::2, 1::2, :3]),
         (["--channels", "0,1,2", "--mpp", "0.75"], averaged.numpy()),
+        (["--channels", "0,1,2", "--mask", str(tmp_path / "mask.png")], pixels[:, :, :3]),
         (["--channels", "0,1,2", "--value-range", "0,127.5"], np.minimum(pixels[:, :, :3] / 127.5, 1)),
     ):
         code, out, err = run(capsys, "predict", str(tmp_path / "a.tif"), *words, *named)
         assert code == 0, err
         rows = image_for(model.eval(), expected)
         with torch.no_grad():
-            best = model(rows.read(0, rows.height)).softmax(1).max()
+            best = model(rows.read(0, rows.height), mask if "--mask" in words else None).softmax(1).max()
         assert json.loads(out)["classes"][0]["probability"] == pytest.approx(float(best), rel=1e-4)
     for words, said in (
-        ([], f"{tmp_path / 'a.tif'}: the image has 5 channels (0, 1, 2, 3, 4), but the model's input has 3"),
+        ([], f"{tmp_path / 'a.tif'}: the image has 5 channels, 0, 1, 2, 3, 4, but the model's input has 3"),
         (["--channels", "0,1,9"], f"cannot read the image {tmp_path / 'a.tif'}: there is no channel 9: it has 0, 1, 2, 3, 4"),
         (["--channels", "0,,2"], "--channels is numbers or names with commas between, such as 0,1,2, got '0,,2'"),
         (["--value-range", "7"], "--value-range is two numbers with a comma between, such as 0,3000, got '7'"),
+        (["--mask", "nodata"], f"cannot read the image {tmp_path / 'a.tif'}: it has no mask of its own"),
         (["--mpp", "0.1"], f"cannot read the image {tmp_path / 'a.tif'}: mpp 0.1 is finer than the image"),
     ):
         code, _, err = run(capsys, "predict", str(tmp_path / "a.tif"), *words, *named)

@@ -16,12 +16,12 @@ import pytest
 from inline_attention.cli.main import main
 from inline_attention.data.config import DataConfig
 from inline_attention.evidence import parallel_trials, run_trial
-from inline_attention.evidence.budget import choose_scale, estimate_seconds, parse_budget
-from inline_attention.evidence.claims import CLAIMS, INLINE, LINEAR, Check, Claim, Side
+from inline_attention.evidence.budget import _representative, choose_scale, estimate_seconds, parse_budget
+from inline_attention.evidence.claims import CLAIMS, INLINE, LINEAR, SCALED, Check, Claim, Side
 from inline_attention.evidence.parallel_trials import gpu_of, run_parallel, run_sequential
 from inline_attention.evidence.results import read_results
 from inline_attention.evidence.run_trial import StoppedError
-from inline_attention.evidence.scale import SCALES, Scale
+from inline_attention.evidence.scale import SCALES, Scale, recipe_of
 from inline_attention.evidence.trial import Record, load_finished_record, load_record
 from inline_attention.evidence.trial_plan import plan_trials
 
@@ -381,3 +381,10 @@ def test_too_few_images_are_one_line(tmp_path, capsys):
     assert output.startswith(f"inline: {data} has ")
     assert output.endswith(" training images, and one step takes 64")
     assert not (tmp_path / "out").exists()
+
+
+def test_arguments_of_a_mixer_are_left_out_where_softmax_is_timed_for_it():
+    scale, data = SCALES["glance"], DataConfig(source="digits")
+    for candidate in SCALED:
+        stands_for_it = _representative(recipe_of(candidate, scale, data, 10, 0))
+        assert stands_for_it == _representative(recipe_of(INLINE, scale, data, 10, 0))

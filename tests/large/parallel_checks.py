@@ -9,6 +9,8 @@ from inline_attention.large.gradients import stream_train
 from inline_attention.large.parallelize import SequenceParallel, parallelize
 from inline_attention.layers.local_residual import LocalResidual
 
+from ..published_parts import PUBLISHED_PARTS
+
 SMALL = {
     "inline_deit_nano": {"embed_dim": 16, "depth": 2, "num_heads": 2, "patch_size": 4},
     "inline_pvt_nano": {"embed_dims": (8, 8, 16, 16), "num_heads": (1, 2, 2, 4), "depths": (1, 1, 2, 1), "patch_size": 1},
@@ -135,6 +137,20 @@ def gradients(rank: int, processes: int) -> None:
             plain(theirs).logsumexp(1).sum().backward()
             parallel(ours).logsumexp(1).sum().backward()
             close(ours.grad, theirs.grad, 1e-9)
+        _equal_gradients(model, plain)
+
+
+def newer_mixers(rank: int, processes: int) -> None:
+    """Classes and gradients of each, with the parts that it was published with: blocks, agents and halos across processes."""
+    for mixer, parts in PUBLISHED_PARTS.items():
+        options = {"mixer": mixer, "depth": 2, **parts}
+        plain, model = model_of("inline_deit_nano", **options), model_of("inline_deit_nano", **options)
+        theirs, ours = images().requires_grad_(), images().requires_grad_()
+        expected, found = plain(theirs), parallelize(model)(ours)
+        close(found.detach(), expected.detach(), 1e-10)
+        expected.logsumexp(1).sum().backward()
+        found.logsumexp(1).sum().backward()
+        close(ours.grad, theirs.grad, 1e-9)
         _equal_gradients(model, plain)
 
 

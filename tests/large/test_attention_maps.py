@@ -71,15 +71,15 @@ def test_pyramids_and_windows(name, left_out):
 
 
 def test_a_map_has_no_more_places_than_are_drawn(monkeypatch):
-    monkeypatch.setattr(attention_maps, "MOST_PLACES", 3)
+    monkeypatch.setattr(attention_maps, "MOST_PLACES", 7)
     model, image = made(depth=1), torch.randn(1, 3, 96, 128, dtype=torch.float64)
     (one,), (other,) = watched(model, image, 30).maps, dense(model, image).values()
-    assert (one.grid, one.tokens, one.size) == ((3, 3), other.grid, "{} x {}".format(*other.grid))
-    rows, columns = (torch.arange(side) * 3 // side for side in other.grid)
-    for row in range(3):
-        for column in range(3):
-            part = other.together[:, :, rows == row][:, :, :, columns == column]
-            torch.testing.assert_close(one.together[:, :, row, column], part.sum((2, 3)))
+    assert (one.grid, one.tokens, one.size) == ((5, 7), (24, 32), "24 x 32")  # 5 x 5 tokens for a place
+    assert one.query == (other.query[0] // 5, other.query[1] // 5)
+    for row in range(5):
+        for column in range(7):
+            part = other.together[:, :, 5 * row : 5 * row + 5, 5 * column : 5 * column + 5]
+            torch.testing.assert_close(one.together[:, :, row, column], part.mean((2, 3)) * 24 * 32 / 35)
 
 
 def test_what_is_masked_weighs_nothing():

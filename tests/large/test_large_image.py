@@ -1,5 +1,7 @@
 """An image file at a chosen resolution, with chosen channels and values, in bands of any height."""
 
+import time
+
 import numpy as np
 import pytest
 import tifffile
@@ -80,6 +82,7 @@ def test_a_level_is_read_as_it_is(slide):
         ({"level": -1}, "there is no level -1"),
         ({"level": 1, "mpp": 2.0}, "level 1 and mpp 2 are two ways to choose a resolution: give one of them"),
         ({"mpp": 0.25}, "mpp 0.25 is finer than the image, whose pixels are 0.5 x 0.5 µm: it would have to be enlarged"),
+        ({"mpp": 1000.0}, "mpp 1000 is coarser than the whole image, 240 x 322 pixels"),
         ({"mpp": 0.0}, "mpp must be positive, got 0"),
         ({"mpp": float("nan")}, "mpp must be positive, got nan"),
         ({"channels": ["3"]}, r"there is no channel 3: it has 0 \(red\), 1 \(green\), 2 \(blue\)"),
@@ -172,6 +175,20 @@ class Counted(ArrayFile):
 
     def close(self):
         self.closed = True
+
+
+def test_a_file_that_its_own_thread_frees_is_closed():
+    """As the garbage collector may do, while rows are decoded."""
+    file = Counted(RNG.integers(0, 256, (150, 20, 3), dtype=np.uint8))
+    image = LargeImage(file)
+    read = file.read
+    file.read = lambda *where: (image.close(), read(*where))[1]
+    np.testing.assert_allclose(image.read(3, 5).numpy() * 255, file.array[3:5], atol=1e-4)
+    for _ in range(200):
+        if file.closed:
+            break
+        time.sleep(0.05)
+    assert file.closed
 
 
 def test_every_block_is_decoded_once(monkeypatch):

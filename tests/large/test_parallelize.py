@@ -20,6 +20,7 @@ def test_two_processes(tmp_path):
         checks.other_sizes,
         checks.split,
         checks.gradients,
+        checks.newer_mixers,
         checks.dense_gradients,
         checks.partly_frozen,
         checks.checkpointed,

@@ -164,7 +164,7 @@ def test_files_are_gone_and_tensors_stay(tmp_path):
         (torch.zeros(3, 6, 64), "images must be at least 8 x 8 pixels for patches of 2, got 6 x 64"),
         (
             np.zeros((64, 64, 5), np.uint8),
-            r"the image has 5 channels \(0, 1, 2, 3, 4\), but the model's input has 3",
+            r"the image has 5 channels, 0, 1, 2, 3, 4, but the model's input has 3",
         ),
         (np.zeros((64, 64, 3, 1), np.uint8), r"must be \(H, W, channels\), channels last, or .* got \(64, 64, 3, 1\)"),
         (np.zeros((64, 64, 3), complex), "an image is of whole or floating-point numbers, got complex128"),
@@ -343,7 +343,7 @@ def test_sixteen_bits_and_transparency(tmp_path):
     Image.fromarray(real).save(tmp_path / "real.tiff")
     image = open_large_image(tmp_path / "real.tiff", value_range=(0, 255))
     torch.testing.assert_close(open_image(image, channels=1).read(0, 3)[0, 0], torch.from_numpy(real[:3] / 255))
-    with pytest.raises(ValueError, match=r"the image has 3 channels \(red, green, blue\), but the model's input has 5"):
+    with pytest.raises(ValueError, match=r"3 channels, 0 \(red\), 1 \(green\), 2 \(blue\), but the model's input has 5"):
         open_image(tmp_path / "clear.png", channels=5)
 
 

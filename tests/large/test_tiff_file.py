@@ -53,6 +53,34 @@ def test_every_layout_is_read_exactly(layout, tmp_path):
     file.close()
 
 
+def test_pyramids_of_planes(tmp_path):
+    """As OME-TIFF has them: each page of a channel has its own smaller ones."""
+    levels = [RNG.integers(0, 65536, (3, 128 >> n, 192 >> n), dtype=np.uint16) for n in range(3)]
+    with tifffile.TiffWriter(tmp_path / "a.ome.tif") as writer:
+        writer.write(levels[0], subifds=2, tile=(32, 32), metadata={"axes": "CYX"}, photometric="minisblack")
+        for level in levels[1:]:
+            writer.write(level, tile=(32, 32), subfiletype=1, photometric="minisblack")
+    file = open_image_file(tmp_path / "a.ome.tif")
+    for number, level in enumerate(levels):
+        np.testing.assert_array_equal(file.read(number, 5, 30), np.moveaxis(level[:, 5:30], 0, 2))
+        np.testing.assert_array_equal(file.read(number, 5, 30, [2]), level[2, 5:30, :, None])
+    file.close()
+
+
+@pytest.mark.parametrize(
+    ("shape", "options", "said"),
+    [
+        ((4, 40, 40), {"metadata": {"axes": "ZYX"}, "photometric": "minisblack"}, "it has 4 planes in depth: an image of one"),
+        ((4, 40, 40), {"metadata": {"axes": "TYX"}, "photometric": "minisblack"}, "it has 4 times: an image of one is needed"),
+        ((40, 40, 4), {"photometric": "separated"}, "its colours, SEPARATED, are not RGB or grey: convert it first"),
+    ],
+)
+def test_what_is_no_image_of_colours_is_refused(shape, options, said, tmp_path):
+    tifffile.imwrite(tmp_path / "a.tif", np.zeros(shape, np.uint8), **options)
+    with pytest.raises(ValueError, match=said):
+        open_large_image(tmp_path / "a.tif")
+
+
 @pytest.mark.parametrize("by", ["subifds", "pages"])
 def test_pyramids(by, tmp_path):
     """In SubIFDs, as OME-TIFF has them, and in pages that are marked as reduced."""

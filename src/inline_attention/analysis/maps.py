@@ -28,7 +28,7 @@ class QueryMap:
     prefix: Tensor
     """(B, heads, prefix tokens): the weights of class tokens and registers."""
     tokens: tuple[int, int] | None = None
-    """(H, W) of the layer's tokens, where the map has fewer places: each then has the sum of its tokens' weights."""
+    """(H, W) of the layer's tokens, where the map has fewer places: each has the mean of its tokens, times tokens per place."""
 
     @property
     def size(self) -> str:

@@ -4,7 +4,7 @@ import io
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -80,20 +80,25 @@ class BenchStream(BenchOptions):
     """How long to time the plain forward pass that streaming is compared with."""
     train: bool = False
     """Measure a training step instead, in bands, plain and with softmax: time, memory, and what fits in 8 GB."""
+    segment: bool = False
+    """Measure segmentation instead, from an image file to a map in a file, beside overlapping tiles through softmax."""
     sizes: str | None = None
-    """With --train: sides of the images in pixels, such as 2048,8192; unset: 896 to 16,384."""
+    """With --train or --segment: sides of the images in pixels, such as 2048,8192; unset: up to 16,384."""
 
     def run(self) -> None:
         """Measure, write, print."""
-        if not self.train:
+        if self.train and self.segment:
+            raise ValueError("--train and --segment are two benches: give one of them")
+        if not (self.train or self.segment):
             if self.sizes is not None:
-                raise ValueError(f"--sizes {self.sizes} is of training steps: give --train too")
+                raise ValueError(f"--sizes {self.sizes} is of --train and --segment: give one of them too")
             _run(self, "stream")
             return
-        from ..bench.stream_train import StreamTrainCase
+        from ..bench.suite import BENCHES
 
-        cases = None if self.sizes is None else [StreamTrainCase("inline_deit_tiny", size) for size in _sizes(self.sizes)]
-        _run(self, "stream_train", cases)
+        name = "stream_train" if self.train else "stream_segment"
+        like = (BENCHES[name].quick if self.quick else BENCHES[name].cases)[0]
+        _run(self, name, None if self.sizes is None else [replace(like, size=size) for size in _sizes(self.sizes)])
 
 
 @dataclass(frozen=True)

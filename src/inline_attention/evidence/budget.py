@@ -67,7 +67,7 @@ def choose_scale(
 
 def _representative(recipe: Recipe) -> Recipe:
     """The recipe that stands for all whose steps take about as long: the same model with softmax attention."""
-    arguments = re.sub(r"(, )?inline_window=\d+", "", recipe.model.args)
+    arguments = re.sub(r"(, )?(inline_window=\d+|mixer_args=\{[^}]*\})", "", recipe.model.args)
     model = replace(recipe.model, mixer="softmax", kernel=None, local=False, args=arguments)
     return Recipe(model=model, data=recipe.data)
 

@@ -29,7 +29,7 @@ from ..ops.sums import to_fp32, without_autocast, zero_masked
 from .stages import blocks_of, grids_of, stages_of, ways_through
 
 MOST_PLACES = 256
-"""Rows and columns of a map, at most."""
+"""Rows and columns of a map, at most: of a layer with more tokens, a place has the mean of as many tokens as are needed."""
 
 
 @dataclass
@@ -117,19 +117,25 @@ class WatchedLayer:
     """Rows that are added, from the top."""
 
     @property
+    def step(self) -> int:
+        """Tokens along a side of a place."""
+        return -(-max(self.grid) // MOST_PLACES)
+
+    @property
     def places(self) -> tuple[int, int]:
         """Rows and columns of the map."""
-        return min(self.grid[0], MOST_PLACES), min(self.grid[1], MOST_PLACES)
+        return -(-self.grid[0] // self.step), -(-self.grid[1] // self.step)
 
     def finished(self) -> QueryMap:
         """The map."""
         assert self.mixed is not None
-        row, column = (at * count // side for at, count, side in zip(self.query, self.places, self.grid, strict=True))
+        row, column = (at // self.step for at in self.query)
         kind = next((name for name, made in MIXERS.items() if made is type(self.mixer)), type(self.mixer).__name__)
         prefix = self.mixed.new_zeros(len(self.mixed), 0) if self.prefix is None else self.prefix
-        local = None if self.local is None else self.local[None]
+        mixed, local = (None if part is None else self._means(part)[None] for part in (self.mixed, self.local))
+        assert mixed is not None
         tokens = None if self.places == self.grid else self.grid
-        return QueryMap(self.name, kind, (row, column), self.places, self.mixed[None], local, prefix[None], tokens)
+        return QueryMap(self.name, kind, (row, column), self.places, mixed, local, prefix[None], tokens)
 
     def take_row(self, mixer: nn.Module, given: tuple[Any, ...], options: dict[str, Any]) -> None:
         """Before a layer sees a whole map: the query's row of weights."""
@@ -178,10 +184,18 @@ class WatchedLayer:
     def _sum_places(self, weights: Tensor, start: int, stop: int) -> Tensor:
         """The sums of the weights (heads, n, W) of some rows over the places of the whole map, (heads, rows, columns)."""
         device = weights.device
-        rows = torch.arange(start, stop, device=device) * self.places[0] // self.grid[0]
-        columns = torch.arange(self.grid[1], device=device) * self.places[1] // self.grid[1]
+        rows, columns = torch.arange(start, stop, device=device), torch.arange(self.grid[1], device=device)
+        rows, columns = rows // self.step, columns // self.step
         across = weights.new_zeros(len(weights), stop - start, self.places[1]).index_add_(2, columns, weights)
         return weights.new_zeros(len(weights), *self.places).index_add_(1, rows, across)
+
+    def _means(self, sums: Tensor) -> Tensor:
+        """The mean over the tokens of each place, times how many tokens there are for a place, so that all sum to the same."""
+        sizes = [torch.full((count,), self.step, device=sums.device) for count in self.places]
+        for size, count, side in zip(sizes, self.places, self.grid, strict=True):
+            size[-1] = side - self.step * (count - 1)
+        tokens = sizes[0][:, None] * sizes[1]
+        return sums / tokens * (self.grid[0] * self.grid[1] / (self.places[0] * self.places[1]))
 
     def _local_places(self, parts: Sequence[LocalPart], x_mean: Tensor, heads: int) -> Tensor:
         """The same of the local parts: the taps of their kernels, around the query."""
@@ -192,8 +206,7 @@ class WatchedLayer:
             for down, right in product(*map(range, kernel.shape[1:])):
                 row, column = self.query[0] + down - centre[0], self.query[1] + right - centre[1]
                 if 0 <= row < self.grid[0] and 0 <= column < self.grid[1]:
-                    at = row * self.places[0] // self.grid[0], column * self.places[1] // self.grid[1]
-                    total[:, at[0], at[1]] += kernel[:, down, right]
+                    total[:, row // self.step, column // self.step] += kernel[:, down, right]
         return total
 
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from PIL import ImageFilter
 from torch import Tensor
 
-from .image_file import ALPHA, COLOURS, PREMULTIPLIED, ImageFile
+from .image_file import ALPHA, COLOURS, PREMULTIPLIED, ImageFile, listed_channels
 from .large_image import LargeImage
 from .open_file import open_image_file
 from .row_blocks import RowBlocks
@@ -113,4 +113,6 @@ def _colours(file: ImageFile) -> list[int]:
         return [file.channels.index(name) for name in COLOURS]
     if len(file.channels) == 3 and file.dtype == np.uint8:
         return [0, 1, 2]
-    raise ValueError(f"tissue is found by its colour, and the image has no red, green and blue: {', '.join(file.channels)}")
+    raise ValueError(
+        f"tissue is found by its colour, and the image has no red, green and blue: {listed_channels(file.channels)}"
+    )

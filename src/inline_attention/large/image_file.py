@@ -17,6 +17,10 @@ COLOURS = ("red", "green", "blue")
 """The names of the channels of a colour image."""
 
 
+MOST_NAMES = 20
+"""Channels that are named in an error."""
+
+
 @dataclass(frozen=True)
 class PixelSize:
     """How large a pixel of the finest level is on the slide or on the ground."""
@@ -48,6 +52,12 @@ class Level:
     rows_at_once: int | None = None
     """Rows that are decoded together, those of a tile or a strip: part of them costs as much as all. None where any row can be
     read by itself, as from memory."""
+
+
+def listed_channels(names: Sequence[str]) -> str:
+    """The numbers of channels, and their names where they have others: for errors. Of many, the first."""
+    told = [name if name == str(number) else f"{number} ({name})" for number, name in enumerate(names[:MOST_NAMES])]
+    return ", ".join([*told, *(["..."] if len(names) > MOST_NAMES else [])])
 
 
 class ImageFile(Protocol):

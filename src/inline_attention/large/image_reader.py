@@ -9,7 +9,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 from ..models.finite import nonfinite
-from .image_file import COLOURS
+from .image_file import COLOURS, listed_channels
 from .large_image import LargeImage
 from .numpy_file import ArrayFile
 from .open_large_image import open_large_image
@@ -121,7 +121,7 @@ def _from_pixels(image: LargeImage, channels: int, normalise: Callable[[Tensor],
     grey = channels == 1 and image.names == COLOURS
     if have != channels and not grey and not (have == 1 and channels == 3):
         raise ValueError(
-            f"the image has {have} channels ({', '.join(image.names)}), but the model's input has {channels}: choose "
+            f"the image has {have} channels, {listed_channels(image.names)}, but the model's input has {channels}: choose "
             f"channels, as by --channels {','.join(str(number) for number in range(channels))}"
         )
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from .area_average import average_rows, covered
-from .image_file import ALPHA, PREMULTIPLIED, ImageFile
+from .image_file import ALPHA, PREMULTIPLIED, ImageFile, listed_channels
 from .resolution import choose_level, georeference_at, pixel_size_at
 from .row_blocks import RowBlocks
 
@@ -196,10 +196,7 @@ def chosen_channels(file: ImageFile, wanted: Sequence[str | int]) -> tuple[int, 
         word = str(each).strip().lower()
         number = names.get(word, numbers.get(word))
         if number is None:
-            known = ", ".join(
-                f"{number} ({name})" if name != str(number) else name for number, name in enumerate(file.channels)
-            )
-            raise ValueError(f"there is no channel {each}: it has {known}")
+            raise ValueError(f"there is no channel {each}: it has {listed_channels(file.channels)}")
         found.append(number)
     return tuple(found)
 

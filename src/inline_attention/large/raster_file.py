@@ -33,12 +33,14 @@ class RasterFile:
     """A map as an `ImageFile`."""
 
     def __init__(self, path: Path) -> None:
-        self._levels = [_opened(path)]
+        self._levels: list[Any] = []
         try:
-            first = self._levels[0]
-            for number in range(len(first.overviews(1))):
-                self._levels.append(_opened(path, OVERVIEW_LEVEL=number))
-            self._describe(first)
+            with rasterio.Env(**SETTINGS), warnings.catch_warnings():  # what GDAL warns of goes to the log, not to the terminal
+                warnings.simplefilter("ignore", NotGeoreferencedWarning)
+                self._levels.append(_opened(path))
+                for number in range(len(self._levels[0].overviews(1))):
+                    self._levels.append(_opened(path, OVERVIEW_LEVEL=number))
+                self._describe(self._levels[0])
         except BaseException:
             self.close()
             raise
@@ -90,8 +92,9 @@ class RasterFile:
 
     def close(self) -> None:
         """Close the file."""
-        for each in self._levels:
-            each.close()
+        with rasterio.Env(**SETTINGS):
+            for each in self._levels:
+                each.close()
 
 
 def open_raster(path: Path) -> RasterFile:
@@ -103,9 +106,7 @@ def _opened(path: Path, **options: Any) -> Any:
     with path.open("rb") as file:
         head = file.read(8)
     driver = next((name for start, name in DRIVERS.items() if head.startswith(start)), "GTiff")
-    with rasterio.Env(**SETTINGS), warnings.catch_warnings():
-        warnings.simplefilter("ignore", NotGeoreferencedWarning)
-        return rasterio.open(path, driver=driver, **options)
+    return rasterio.open(path, driver=driver, **options)
 
 
 def _names(source: Any) -> tuple[str, ...]:

@@ -31,6 +31,8 @@ def choose_level(file: ImageFile, level: int | None, mpp: float | None) -> tuple
         raise ValueError(f"it does not say how large its pixels are, so mpp {mpp:g} cannot be reached: choose a level instead")
     finest, size = file.levels[0], file.pixel_size
     height, width = finest.height * size.height / mpp, finest.width * size.width / mpp
+    if min(height, width) < 0.5:
+        raise ValueError(f"mpp {mpp:g} is coarser than the whole image, {finest.height:,} x {finest.width:,} pixels")
     fine = [
         number
         for number, each in enumerate(file.levels)

@@ -4,6 +4,7 @@ Tiles and strips are read and decoded one by one, by tifffile's `read_segments` 
 tifffile's arrays fill with zeros.
 """
 
+import logging
 import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -20,6 +21,7 @@ from .image_file import ALPHA, COLOURS, PREMULTIPLIED, Level, PixelSize
 from .ome import ome_facts
 from .pillow_file import CONVERT
 
+logging.getLogger("tifffile").addHandler(logging.NullHandler())  # what is wrong with a file is an error of one line
 THREADS = min(4, os.cpu_count() or 1)
 """That decode tiles."""
 PLANES = "CIQR"

@@ -5,6 +5,7 @@ from pathlib import Path
 from tifffile import TiffFile
 
 from .image_file import ImageFile
+from .tiff_file import check_pieces, open_tiff
 
 GEO_TAGS = (33550, 33922, 34264, 34735, 42112, 42113)
 """Those of GeoTIFF, and GDAL's metadata and nodata."""
@@ -20,8 +21,6 @@ def open_any_tiff(path: Path) -> ImageFile:
         is_slide = any(getattr(tiff, f"is_{kind}") for kind in SLIDES)
         is_ome = tiff.is_ome
         if is_map:
-            from .tiff_file import check_pieces
-
             check_pieces(page)
     if is_map:
         from .raster_file import open_raster
@@ -31,8 +30,6 @@ def open_any_tiff(path: Path) -> ImageFile:
         from .slide_file import open_slide
 
         return open_slide(path)
-    from .tiff_file import open_tiff
-
     return open_tiff(path)
 
 

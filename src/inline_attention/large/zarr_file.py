@@ -150,7 +150,7 @@ def _codec_names(metadata: dict[str, Any]) -> list[str]:
 
 def _axes(array: Any, attributes: dict[str, Any]) -> list[str]:
     """The axes of a plain array: as it says, or rows, columns and channels."""
-    said = getattr(array.metadata, "dimension_names", None) or attributes.get("_ARRAY_DIMENSIONS")
+    said = getattr(getattr(array, "metadata", None), "dimension_names", None) or attributes.get("_ARRAY_DIMENSIONS")
     axes = [
         {"row": "y", "column": "x", "band": "c", "channel": "c"}.get(str(name).lower(), str(name).lower())
         for name in said or ()
