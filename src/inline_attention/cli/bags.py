@@ -22,23 +22,31 @@ if TYPE_CHECKING:
     from ..data.bag import Bag
     from ..data.sources import Source
     from ..training.bags import BagModel
+    from ..training.slides import SlideModel
     from .predict import Predict
 
 OF_IMAGES = "is for models of images: leave it out"
 DRAWN_SLIDES = 4
 
 
-def evaluate_bags(options: Eval) -> None:
-    """Load the model, evaluate it on every slide once, print and write the result."""
+def evaluate_bags(options: Eval, task: str = "bags") -> None:
+    """Load the model, evaluate it on every slide once, print and write the result.
+
+    Args:
+        options: of the command.
+        task: bags, or slides for whole images.
+    """
     from ..training.bags import load_bags
     from ..training.eval_images import eval_images
+    from ..training.slides import load_slides
 
     for name in ("crop_mode", "size", "crop", "root", "inference", "side"):
         if getattr(options, name) is not None:
             raise ValueError(f"--{name.replace('_', '-')} {OF_IMAGES}")
     if options.ema:
         raise ValueError("--ema is for files that hold both kinds of weights: a run's best weights are one of them")
-    model = load_bags(str(options.weights or options.model))
+    load = load_bags if task == "bags" else load_slides
+    model: BagModel | SlideModel = load(str(options.weights or options.model))
     images = eval_images(
         model.task, model.classes, options.model, options.data, split=options.split, skip_bad=options.skip_bad,
         labels=options.labels, columns=options.columns,

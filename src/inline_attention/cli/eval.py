@@ -33,7 +33,7 @@ class Eval:
 
     model: Annotated[str, tyro.conf.Positional]
     """A run's folder, a file of weights (ours or the authors'), or a model's name with --pretrained or --weights."""
-    task: Literal["classify", "detect", "segment", "bags"] | None = None
+    task: Literal["classify", "detect", "segment", "bags", "slides"] | None = None
     """What the model was trained for; unset: as its file says."""
     pretrained: bool = False
     """Take the published weights of a model that is given by name; they are downloaded unless they are here."""
@@ -89,8 +89,8 @@ class Eval:
         task = task_named(self.model, self.weights)
         if self.task not in (None, task):
             raise ValueError(f"{self.weights or self.model} was trained to {task}, not to {self.task}")
-        if task == "bags":
-            evaluate_bags(self)
+        if task in ("bags", "slides"):
+            evaluate_bags(self, task)
             return
         if self.labels is not None or self.columns:
             raise ValueError(f"--{'columns' if self.labels is None else 'labels'} is for models of slides: leave it out")

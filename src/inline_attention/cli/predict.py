@@ -27,7 +27,7 @@ class Predict:
     """Files, folders, or '-' for the standard input: an image, or a list of paths, one a line. Or files of features."""
     model: str | None = None
     """A run's folder, a file of weights, or a model's name with --pretrained or --weights; unset: the newest under runs/."""
-    task: Literal["classify", "detect", "segment", "bags"] | None = None
+    task: Literal["classify", "detect", "segment", "bags", "slides"] | None = None
     """What the model was trained for; unset: as its file says."""
     pretrained: bool = False
     """Take the published weights of a model that is given by name; they are downloaded unless they are here."""
@@ -102,9 +102,12 @@ class Predict:
         from .bags import predict_bags
         from .dense import predict_dense
         from .segment_files import predict_maps
+        from .slides import predict_slides
 
         if task == "bags":
             predict_bags(self, model, device)
+        elif task == "slides":
+            predict_slides(self, model, device)
         elif task == "segment" and self.stream:
             predict_maps(self, model, device)
         else:

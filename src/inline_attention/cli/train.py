@@ -28,9 +28,11 @@ if TYPE_CHECKING:
 class TrainOptions:
     """The options of `inline train` that are not fields of the recipe."""
 
-    task: Literal["classify", "detect", "segment", "bags"] | None = None
-    """What to learn: classes of images, objects with boxes and masks, classes of pixels, or slides from bags of tile features.
-    Short for --task.name."""
+    task: Literal["classify", "detect", "segment", "bags", "slides"] | None = None
+    """What to learn: classes of images, objects with boxes and masks, classes of pixels, or slides from bags of tile features
+    or from their whole images. Short for --task.name."""
+    large: bool = False
+    """Learn from whole images of any size, read by rows, with --labels: see docs/large_training.md. Short for --task slides."""
     recipe: str | None = None
     """A recipe of the package, by name, or a TOML file; unset: one that suits the data."""
     data: str | None = None
@@ -85,6 +87,8 @@ class Train(TrainOptions):
         recipe = self.settings
         if self.task not in (None, recipe.task.name):
             raise ValueError(f"--task {self.task}: the recipe is for --task {recipe.task.name}; leave out one of the two")
+        if self.large and recipe.task.name != "slides":
+            raise ValueError(f"--large is for slides from their images, and the recipe is for --task {recipe.task.name}")
         if self.seed is not None:
             recipe = replace(recipe, run=replace(recipe.run, seed=self.seed))
         if self.skip_bad:
@@ -161,10 +165,10 @@ class Train(TrainOptions):
             print(f"Stopped and saved. Go on: inline train --out {shlex.quote(str(out))} --resume", file=sys.stderr)
             sys.exit(130)
         if outcome.best.get("confusion"):
-            unit = {"classify": "images", "bags": "slides"}.get(recipe.task.name, "pixels")
+            unit = {"classify": "images", "bags": "slides", "slides": "slides"}.get(recipe.task.name, "pixels")
             written.append(draw_confusion(outcome.best["confusion"], outcome.classes, out / "confusion.png", unit))
         draw = {"classify": draw_attention, "bags": draw_bags}.get(recipe.task.name, draw_predictions)
-        if drawn := draw(out, outcome.source):
+        if recipe.task.name != "slides" and (drawn := draw(out, outcome.source)):
             written.append(drawn)
         if self.json:
             last = [row for row in outcome.rows if row["kind"] == "evaluation"][-1]

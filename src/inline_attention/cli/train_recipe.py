@@ -15,7 +15,7 @@ from .train import Train, TrainOptions, newest_run
 if TYPE_CHECKING:
     from ..data.sources import Source
 
-DENSE = {"detect": "detect_small", "segment": "segment_small", "bags": "bags"}
+DENSE = {"detect": "detect_small", "segment": "segment_small", "bags": "bags", "slides": "slides"}
 """Recipes of tasks for which the images do not decide the recipe."""
 SECTIONS = [entry.name for entry in fields(Recipe)]
 
@@ -25,6 +25,7 @@ class EarlyOptions:
     """The options that decide the defaults of the others. tyro parses them first, and leaves the rest."""
 
     task: str | None = None
+    large: bool = False
     task_name: Annotated[str | None, tyro.conf.arg(name="task.name")] = None
     recipe: str | None = None
     resume: bool = False
@@ -103,7 +104,8 @@ def starting_recipe(early: EarlyOptions) -> "tuple[str | None, Recipe, tuple[Dat
 
 def _suiting(early: EarlyOptions) -> "tuple[str, Recipe, tuple[DataConfig, Source] | None]":
     """Name and recipe for the data, and the images if it took opening them; the digits' if no data is given."""
-    source, task = early.data or early.source, early.task or early.task_name or ("bags" if early.labels else "classify")
+    usual_task = "slides" if early.large else "bags" if early.labels else "classify"
+    source, task = early.data or early.source, early.task or early.task_name or usual_task
     if task in DENSE:
         return DENSE[task], *_suiting_dense(early, task, source)
     if source is None:

@@ -75,12 +75,18 @@ class TrainingReport:
         self.bar = Progress(*columns, TextColumn("{task.fields[text]}"), console=self.console, transient=True)
         self.training = self.bar.add_task("training", total=plan.steps, completed=start, text="")
         self.evaluation = self.bar.add_task("evaluating", total=1, text="", visible=False)
+        self.image = self.bar.add_task("this image", total=1, text="", visible=False)
         self.bar.start()
 
     def step(self, step: int, loss: float, images_per_second: float) -> None:
         """Show a finished step."""
         if self.bar is not None:
             self.bar.update(self.training, completed=step, text=f"loss {loss:.3f}, {images_per_second:,.0f} images/s")
+
+    def within(self, done: int, total: int) -> None:
+        """Show how far a large image is."""
+        if self.bar is not None:
+            self.bar.update(self.image, completed=done, total=total, visible=done < total)
 
     def logged(self, row: dict[str, Any]) -> None:
         """Print the metrics of training."""
@@ -175,6 +181,7 @@ def print_result(outcome: "TrainingResult", task: "Task", written: list[Path]) -
     what, last_words = {
         "classify": ("IMAGE", f", inline analyze report {outcome.folder}"),
         "bags": ("FILE.h5", " --attention"),
+        "slides": ("SLIDE", ""),
     }.get(task.recipe.task.name, ("IMAGE", ""))
     console.print(
         f"Next: inline eval {outcome.folder}, inline predict {what} --model {outcome.folder}{last_words}",
@@ -240,3 +247,5 @@ def print_dry_run(task: "Task", device: str, source: "Source | None", name: str,
         "images; saving and the start come on top",
     ):
         print(line)
+    if found.disk_bytes:
+        print(f"about {found.disk_bytes / 2**20:,.0f} MB of temporary files for the largest image; run.keep takes less")

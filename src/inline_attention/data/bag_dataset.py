@@ -7,7 +7,6 @@ from typing import Any
 
 from typing_extensions import override
 
-from .bag import TileFeatures
 from .bag_file import COORD_FOLDERS, SUFFIXES, read_channels, read_features
 from .config import DataConfig, Target
 from .datasets import ImageDataset, file_entry
@@ -38,7 +37,7 @@ class BagDataset(ImageDataset):
         return str(self.paths[index])
 
     @override
-    def load(self, index: int, channels: int = 0) -> tuple[TileFeatures, Any]:
+    def load(self, index: int, channels: int = 0) -> tuple[Any, Any]:
         """The tiles, and the target as `LabelsTable` has it; `channels` are those of images."""
         return read_features(self.paths[index]), self.table.rows[index].target
 
@@ -67,6 +66,11 @@ class BagDataset(ImageDataset):
         """Channels of the features."""
         return read_channels(self.paths[0])
 
+    @classmethod
+    def find(cls, root: Path) -> list[Path]:
+        """All files of a folder that may be of slides."""
+        return find_bags(root)
+
     def choose(self, indices: Sequence[int]) -> "BagDataset":
         """Some of the bags."""
         table = replace(self.table, rows=tuple(self.table.rows[index] for index in indices))
@@ -89,9 +93,15 @@ def find_bags(root: Path) -> list[Path]:
     return sorted(found.values())
 
 
-def open_bags(data: DataConfig, target: Target = "auto") -> Source:
-    """The bags of a recipe: training and validation slides, by the table's splits or by a share of its patients."""
-    whole = _open(data, target, None)
+def open_bags(data: DataConfig, target: Target = "auto", kind: type[BagDataset] = BagDataset) -> Source:
+    """The slides of a recipe, to train on and to validate, by the table's splits or by a share of its patients.
+
+    Args:
+        data: their folder and table.
+        target: what the labels are.
+        kind: of dataset: of bags, or of images.
+    """
+    whole = _open(data, target, None, kind)
     splits = whole.table.splits
     name = canonical(data.val)
     train = _of_split(whole, "train") if splits else whole
@@ -110,9 +120,11 @@ def open_bags(data: DataConfig, target: Target = "auto") -> Source:
     return Source(train.choose(trained), train.choose(held), classes, bad, split_note=note)
 
 
-def open_bag_split(data: DataConfig, split: str | None, target: Target, classes: Sequence[str]) -> Source:
-    """One split of the bags as `val`, for a model with these classes; all of them where the table has no splits."""
-    whole = _open(data, target, classes)
+def open_bag_split(
+    data: DataConfig, split: str | None, target: Target, classes: Sequence[str], kind: type[BagDataset] = BagDataset
+) -> Source:
+    """One split of the slides as `val`, for a model with these classes; all of them where the table has no splits."""
+    whole = _open(data, target, classes, kind)
     splits = whole.table.splits or (ALL,)
     name = canonical(split or (ALL if splits == (ALL,) else "val"))
     if name not in splits:
@@ -121,13 +133,13 @@ def open_bag_split(data: DataConfig, split: str | None, target: Target, classes:
     return Source(chosen, chosen, tuple(classes), whole.missing, split=name)
 
 
-def _open(data: DataConfig, target: Target, classes: Sequence[str] | None) -> BagDataset:
+def _open(data: DataConfig, target: Target, classes: Sequence[str] | None, kind: type[BagDataset]) -> BagDataset:
     root = Path(data.source).expanduser()
     if not data.labels:
         raise ValueError(f"{root} needs a table with the labels of its slides: --labels FILE.csv")
     table = read_labels(Path(data.labels).expanduser(), data.columns, target, classes)
-    found = match_slides(table, find_bags(root), root, skip_missing=data.skip_bad)
-    return BagDataset(found.table, found.files, found.unlabelled, found.bad)
+    found = match_slides(table, kind.find(root), root, skip_missing=data.skip_bad)
+    return kind(found.table, found.files, found.unlabelled, found.bad)
 
 
 def _of_split(whole: BagDataset, split: str) -> BagDataset:

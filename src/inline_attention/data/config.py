@@ -40,6 +40,16 @@ class DataConfig:
     patient_id."""
     columns: tuple[str, ...] = ()
     """Columns of this table that are learned; unset: label, or the only other column, or all others if they are 0 or 1."""
+    level: int | None = None
+    """Slides from their images: level of a file's pyramid to read, 0 for the finest; unset: 0."""
+    mpp: float | None = None
+    """Pixel size to read them at, in micrometres (slides) or metres (maps), in place of a level."""
+    select: tuple[str, ...] = ()
+    """Channels of a file that the model sees, by number or name, as many as data.channels; unset: all but alpha."""
+    value_range: tuple[float, float] | None = None
+    """Values of a file that become black and white; unset: all of 8 or 16 bits, 0 to 1 of floating-point numbers."""
+    valid: str | None = None
+    """Which pixels of a slide count: tissue, nodata, none for all, or an image file; unset: those that hold data."""
     size: tuple[int, int] = (32, 32)
     """Height and width that images are resized to; to segment, of the crop, whose shorter side images are scaled to; of bags,
     the grid that position embeddings are made for."""

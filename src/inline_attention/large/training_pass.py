@@ -65,7 +65,7 @@ class TrainingPass:
         self.ends: dict[tuple[int, int], int] = {}
         """By (stage, block): the number of the step."""
         self._make_steps(source, tokens, RowShare() if share is None else share, own)
-        learning = [number for number, step in enumerate(self.steps) if _learns(step)]
+        learning = [number for number, step in enumerate(self.steps) if torch.is_grad_enabled() and _learns(step)]
         self.first = min(learning, default=len(self.steps))
         """The first step that learns: the backward pass ends there."""
         self.tapped = {self.ends[tap] + 1 for tap in taps}

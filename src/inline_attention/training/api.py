@@ -27,6 +27,7 @@ from .recipe import load as load_recipe
 from .recipe import shipped as _shipped
 from .run import TrainingResult, run_training
 from .run_folder import RunFolder, new_run_folder
+from .slides import SlideModel, load_slides
 from .task import Score, Task, evaluate_once, make_task
 
 __all__ = ["Recipe", "evaluate", "list_recipes", "load_recipe", "predict", "train"]
@@ -88,7 +89,7 @@ def train(
 
 
 def evaluate(
-    model: str | Path | Trained | DenseModel | BagModel,
+    model: str | Path | Trained | DenseModel | BagModel | SlideModel,
     data: str | Path | None = None,
     *,
     split: str | None = None,
@@ -112,7 +113,7 @@ def evaluate(
         >>> evaluate("runs/two_steps").images
         359
     """
-    loaded, name = _load(model), "the model" if isinstance(model, Trained | DenseModel | BagModel) else str(model)
+    loaded, name = _load(model), "the model" if isinstance(model, Trained | DenseModel | BagModel | SlideModel) else str(model)
     task: Task = Classify(Recipe(data=loaded.data)) if isinstance(loaded, Trained) else loaded.task
     images = None if data is None else absolute_source(str(data))
     source = eval_images(task, loaded.classes, name, images, split=split, skip_bad=skip_bad).source
@@ -122,7 +123,7 @@ def evaluate(
 
 
 def predict(
-    model: str | Path | Trained | DenseModel | BagModel,
+    model: str | Path | Trained | DenseModel | BagModel | SlideModel,
     images: str | Path | Image.Image | Iterable[str | Path | Image.Image],
     *,
     top: int = 5,
@@ -156,6 +157,8 @@ def predict(
     network = loaded.model.to(place)
     if isinstance(loaded, BagModel):
         return _predict_bags(loaded, images, place, skip_bad=skip_bad)
+    if isinstance(loaded, SlideModel):
+        return _predict_slides(loaded, images, skip_bad=skip_bad)
     data = loaded.task.recipe.data if isinstance(loaded, DenseModel) else loaded.data
     transform = None if isinstance(loaded, DenseModel) else evaluation_transform(data)
     numbered = zip(images, count(1), strict=False)
@@ -170,12 +173,14 @@ def predict(
     return found
 
 
-def _load(model: str | Path | Trained | DenseModel | BagModel) -> Trained | DenseModel | BagModel:
-    if isinstance(model, Trained | DenseModel | BagModel):
+def _load(model: str | Path | Trained | DenseModel | BagModel | SlideModel) -> Trained | DenseModel | BagModel | SlideModel:
+    if isinstance(model, Trained | DenseModel | BagModel | SlideModel):
         return model
     task = task_named(str(model))
     if task == "bags":
         return load_bags(str(model))
+    if task == "slides":
+        return load_slides(str(model))
     return load_trained(str(model)) if task == "classify" else load_dense(str(model))
 
 
@@ -187,6 +192,21 @@ def _predict_bags(model: BagModel, files: Iterable[Any], device: torch.device, *
             raise ValueError("a model for bags of tiles takes files of features, got an image")
         try:
             found.append(model.predict(model.read(Path(file)), device, str(file)))
+        except BadImageError:
+            if not skip_bad:
+                raise
+            found.append(None)
+    return found
+
+
+def _predict_slides(model: SlideModel, files: Iterable[Any], *, skip_bad: bool) -> list[Any]:
+    """Predictions of images of slides; see `SlideModel.predict`."""
+    found = list[Any]()
+    for file in files:
+        if isinstance(file, Image.Image):
+            raise ValueError("a model for slides takes image files, which it reads by rows, got an image in memory")
+        try:
+            found.append(model.predict(Path(file)))
         except BadImageError:
             if not skip_bad:
                 raise

@@ -21,7 +21,7 @@ from ..models.load_official import read_checkpoint, select_weights
 from .config import ModelConfig, Recipe
 from .load_trained import metadata_of, spec_of
 from .model_factory import make_model, model_spec, weights_path
-from .slide_targets import COLUMNS, slide_loss, slide_meter, slide_scores
+from .slide_targets import COLUMNS, slide_loss, slide_meter, slide_scores, target_known
 from .task import Meter, Task
 from .weights_metadata import classes_of, data_of, make_for_file, task_of
 
@@ -46,11 +46,7 @@ class Bags(Task):
         assert isinstance(train, BagDataset)
         if task.target == train.table.target and task.features:
             return self
-        center, spread = 0.0, 1.0
-        if train.table.target == "number":
-            numbers = torch.tensor([row.target for row in train.table.rows], dtype=torch.float64)
-            center, spread = float(numbers.mean()), float(numbers.std(correction=0)) or 1.0
-        known = replace(task, target=train.table.target, features=train.channels(), center=center, spread=spread)
+        known = replace(target_known(task, train.table), features=train.channels())
         return bags_task(replace(self.recipe, task=known))
 
     @override

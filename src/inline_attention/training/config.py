@@ -18,8 +18,8 @@ Precision = Literal["fp32", "bf16", "fp16"]
 class TaskConfig:
     """What the model predicts: a class for an image, objects with boxes (and masks), a class for every pixel, or of a slide."""
 
-    name: Literal["classify", "detect", "segment", "bags"] = "classify"
-    """What the model predicts of an image; or, of a bag of tile features, of the slide."""
+    name: Literal["classify", "detect", "segment", "bags", "slides"] = "classify"
+    """What the model predicts of an image; or of a slide, from a bag of tile features, or from its whole image."""
     head: Literal["auto", "mask_rcnn", "cascade_mask_rcnn", "faster_rcnn", "cascade_rcnn", "semantic_fpn", "upernet"] = "auto"
     """On the backbone's maps; auto: mask_rcnn to detect, or faster_rcnn without masks; semantic_fpn to segment."""
     width: int = 256
@@ -166,6 +166,12 @@ class RunConfig:
     """Steps between two checkpoints, besides one per epoch; 0: none."""
     evaluate: int = 1
     """Epochs between two evaluations."""
+    tokens: int = 8192
+    """Slides from their images: tokens to hold in memory at once."""
+    keep: int | None = None
+    """Slides: inputs of blocks to keep in files for the backward pass; the others are computed again; unset: all."""
+    folder: str | None = None
+    """Slides: where these files are; "memory" for no files; unset: the system's temporary folder."""
     fsdp: bool = False
     """Shard weights, gradients and optimizer over processes, block by block."""
 
@@ -219,6 +225,9 @@ RESUMABLE_FIELDS = {
     "optim.device_batch",
     "run.log",
     "run.save",
+    "run.tokens",
+    "run.keep",
+    "run.folder",
     "run.fsdp",
     "model.compile",
 }

@@ -138,7 +138,7 @@ def _from_file(path: Path, name: str | None, *, ema: bool) -> Trained:
     metadata = metadata_of(path)
     if "task" in metadata:
         name = metadata["task"]["name"]
-        made_for = "for bags of tiles" if name == "bags" else f"to {name}"
+        made_for = {"bags": "for bags of tiles", "slides": "for slides"}.get(name, f"to {name}")
         raise ValueError(f"{path} is a model {made_for}: this works with models that classify")
     state = select_weights(read_checkpoint(path), ema=ema, source=str(path))
     if "model" in metadata and (name is None or split_model_name_tag(name)[0] == metadata["model"]):

@@ -8,6 +8,8 @@ import numpy as np
 
 from .task import Task
 
+OF_SLIDES = ("bags", "slides")
+"""Tasks that are about slides."""
 TRAINING, VALIDATION, AVERAGE = "#8a8f98", "#1f5fa8", "#c0392b"
 MOST_NAMED_CLASSES = 40
 """Classes up to which the confusion matrix names them."""
@@ -38,9 +40,15 @@ def draw_curve(rows: Sequence[dict[str, Any]], task: Task, path: Path) -> Path:
         right.annotate(
             note, (last["epoch"], last[name]), textcoords="offset points", xytext=(-4, -14), ha="right", color=VALIDATION
         )
-    left.set(xlabel="epoch", ylabel="loss" if task.recipe.task.name in ("detect", "bags") else "cross entropy", title="Loss")
+    left.set(
+        xlabel="epoch",
+        ylabel="loss" if task.recipe.task.name in ("detect", "bags", "slides") else "cross entropy",
+        title="Loss",
+    )
     right.set(
-        xlabel="epoch", ylabel=title, title="Validation slides" if task.recipe.task.name == "bags" else "Validation images"
+        xlabel="epoch",
+        ylabel=title,
+        title="Validation slides" if task.recipe.task.name in OF_SLIDES else "Validation images",
     )
     for axis in (left, right):
         axis.grid(alpha=0.3)

@@ -295,6 +295,7 @@ HEADS = {
     "detect": ("mask_rcnn", "cascade_mask_rcnn", "faster_rcnn", "cascade_rcnn"),
     "segment": ("semantic_fpn", "upernet"),
     "bags": (),
+    "slides": (),
 }
 """Heads of each task; the first is the default."""
 BOX_HEADS = {"mask_rcnn": "faster_rcnn", "cascade_mask_rcnn": "cascade_rcnn"}
@@ -311,23 +312,29 @@ _SLIDES = (
     "task.target", "task.features", "task.normalize", "task.tile_step", "task.off_grid", "task.center", "task.spread",
     "data.labels", "data.columns", "augment.turn", "augment.drop_tiles",
 )  # fmt: skip
+_IN_PARTS = (
+    "data.level", "data.mpp", "data.select", "data.value_range", "data.valid", "run.tokens", "run.keep", "run.folder",
+)  # fmt: skip
+_OF_BAGS = ("task.features", "task.normalize", "task.tile_step", "task.off_grid", "augment.drop_tiles")
 _MASKS = ("data.images", "data.masks", "data.ignore", "data.class_name")
 UNUSED_BY_TASK = {
-    "classify": (*_DETECTING, *_SEGMENTING, *_HEAD, *_MASKS, *_SLIDES),
-    "detect": (*_SEGMENTING, *_CLASSIFYING, *_SLIDES, "data.size", "data.interpolation"),
-    "segment": (*_DETECTING, *_CLASSIFYING, *_SLIDES, "data.class_name"),
+    "classify": (*_DETECTING, *_SEGMENTING, *_HEAD, *_MASKS, *_SLIDES, *_IN_PARTS),
+    "detect": (*_SEGMENTING, *_CLASSIFYING, *_SLIDES, *_IN_PARTS, "data.size", "data.interpolation"),
+    "segment": (*_DETECTING, *_CLASSIFYING, *_SLIDES, *_IN_PARTS, "data.class_name"),
     "bags": (
         *_DETECTING,
         *_SEGMENTING,
         *_HEAD,
         *_MASKS,
         *_OF_IMAGES,
+        *_IN_PARTS,
         "data.channels",
         "data.interpolation",
         "data.mean",
         "data.std",
         "augment.color_jitter",
     ),
+    "slides": (*_DETECTING, *_SEGMENTING, *_HEAD, *_MASKS, *_OF_IMAGES, *_OF_BAGS, "data.interpolation"),
 }
 """Fields that a task does not use."""
 SMALLEST = 8

@@ -5,6 +5,7 @@ Outputs are (B, classes), (B, labels) or (B, 1); targets (B,), (B, labels) or (B
 
 import warnings
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from math import isfinite
 from typing import Any
 
@@ -25,6 +26,7 @@ from torchmetrics.regression import MeanAbsoluteError, MeanSquaredError, Pearson
 from typing_extensions import override
 
 from ..data.config import Target
+from ..data.labels_table import LabelsTable
 from ..data.loader import Batch
 from ..models.finite import check_outputs
 from .config import TaskConfig
@@ -55,6 +57,17 @@ def slide_loss(task: TaskConfig, outputs: Tensor, targets: Tensor, smoothing: fl
         loss = F.binary_cross_entropy_with_logits(outputs, targets, reduction=reduction)
         return loss.mean(1) if each else loss
     return F.mse_loss(outputs[:, 0], (targets - task.center) / task.spread, reduction=reduction)
+
+
+def target_known(task: TaskConfig, table: LabelsTable) -> TaskConfig:
+    """The task with the kind of labels, and the mean and spread of numbers to be learned, as a table has them."""
+    if task.target == table.target:
+        return task
+    center, spread = 0.0, 1.0
+    if table.target == "number":
+        numbers = torch.tensor([row.target for row in table.rows], dtype=torch.float64)
+        center, spread = float(numbers.mean()), float(numbers.std(correction=0)) or 1.0
+    return replace(task, target=table.target, center=center, spread=spread)
 
 
 def slide_scores(task: TaskConfig, outputs: Tensor) -> Tensor:
