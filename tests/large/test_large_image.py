@@ -1,5 +1,7 @@
 """An image file at a chosen resolution, with chosen channels and values, in bands of any height."""
 
+import time
+
 import numpy as np
 import pytest
 import tifffile
@@ -173,6 +175,20 @@ class Counted(ArrayFile):
 
     def close(self):
         self.closed = True
+
+
+def test_a_file_that_its_own_thread_frees_is_closed():
+    """As the garbage collector may do, while rows are decoded."""
+    file = Counted(RNG.integers(0, 256, (150, 20, 3), dtype=np.uint8))
+    image = LargeImage(file)
+    read = file.read
+    file.read = lambda *where: (image.close(), read(*where))[1]
+    np.testing.assert_allclose(image.read(3, 5).numpy() * 255, file.array[3:5], atol=1e-4)
+    for _ in range(200):
+        if file.closed:
+            break
+        time.sleep(0.05)
+    assert file.closed
 
 
 def test_every_block_is_decoded_once(monkeypatch):

@@ -11,6 +11,7 @@ EXTRAS = {
     **dict.fromkeys(("accelerate", "scipy", "sklearn", "torchmetrics", "tensorboard"), "train"),
     **dict.fromkeys(("pycocotools", "segmentation_models_pytorch"), "dense"),
     **dict.fromkeys(("onnx", "onnx_ir", "onnxruntime", "onnxscript"), "onnx"),
+    **dict.fromkeys(("imagecodecs", "openslide", "rasterio", "tifffile", "zarr"), "large"),
     **dict.fromkeys(("nncf", "openvino"), "openvino"),
     "gradio": "explore",
     "h5py": "bags",

@@ -10,6 +10,7 @@ from .map_records import MapPaths, write_record
 
 if TYPE_CHECKING:
     from ..dense.segmenter import Segmenter
+    from ..large.large_image import LargeImage
     from ..large.segmented_map import SegmentedMap
     from ..training.dense_task import DenseModel
     from .large_options import LargeOptions
@@ -41,65 +42,64 @@ class MapMaker:
 
         The old record is removed first: it must not vouch for files of which some are new.
         """
-        from ..large.map_formats import ENDINGS, format_of, write_map
+        from ..large.map_formats import ENDINGS, check_libraries, format_of, write_map
         from ..large.polygons import write_polygons
 
         start = perf_counter()
-        result = self._segment(image, progress)
-        georeferenced = result.found.place.georeference is not None
-        format_ = self.maps.out_format or format_of(paths.map(".tif"), georeferenced=georeferenced)
+        opened = self.large.open(str(image))
+        try:
+            georeferenced = opened.georeference is not None
+            format_ = self.maps.out_format or format_of(paths.map(".tif"), georeferenced=georeferenced)
+            check_libraries(format_, polygons=paths.polygons is not None)
+            found = self._segment(opened, progress)
+        finally:
+            opened.close()
         path = paths.map(ENDINGS[format_])
         for folder in {path.parent, *(each.parent for each in filter(None, [paths.polygons]))}:
             folder.mkdir(parents=True, exist_ok=True)
         paths.record.unlink(missing_ok=True)
-        write_map(path, result.found, format_)
-        _save_preview(result, paths.preview)
-        facts: dict[str, Any] = {"image": str(image), "map": str(path), "format": format_, **_facts(result.found)}
+        write_map(path, found, format_)
+        self._save_preview(image, found, paths.preview)
+        facts: dict[str, Any] = {"image": str(image), "map": str(path), "format": format_, **_facts(found)}
         facts["preview"] = str(paths.preview)
         if paths.polygons is not None:
-            facts |= {"polygons": str(paths.polygons), "polygon_count": write_polygons(paths.polygons, result.found)}
+            facts |= {"polygons": str(paths.polygons), "polygon_count": write_polygons(paths.polygons, found)}
         facts["seconds"] = round(perf_counter() - start, 2)
         written = [path, paths.preview, *filter(None, [paths.polygons])]
         return write_record(paths.record, facts, written, image, self.settings)
 
-    def _segment(self, image: Path, progress: Callable[[int, int], None]) -> "_Result":
+    def _segment(self, image: "LargeImage", progress: Callable[[int, int], None]) -> "SegmentedMap":
         from ..data.transforms import normalisation
         from ..large.image_reader import open_image
-        from ..large.preview import preview_size
         from ..large.segment import stream_segment
-        from ..large.segmented_map import Place, collect_map
-        from ..large.thumbnail import coarsest_level, thumbnail
+        from ..large.segmented_map import MapFiles, Place, collect_map
 
-        data = self.dense.task.recipe.data
+        data, size, classes = self.dense.task.recipe.data, (image.height, image.width), self.dense.classes
         mean, std = normalisation(data)
-        opened = self.large.open(str(image))
+        files = MapFiles.reserve(size, len(classes), self.maps.probabilities, self.folder)
+        reader = open_image(image, channels=data.channels, mean=mean, std=std)
+        found = stream_segment(self.segmenter, reader, folder=self.folder, progress=progress)
+        return collect_map(found, classes, Place.of(image), files)
+
+    def _save_preview(self, image: Path, found: "SegmentedMap", path: Path) -> None:
+        """Draw the map over a thumbnail, from the coarsest level of the image that is fine enough."""
+        from ..large.preview import draw_preview, preview_size
+        from ..large.thumbnail import coarsest_level, thumbnail
+        from ..large.whole_path import whole_path
+
+        size = preview_size(found.size)
+        finest = self.large.open(str(image))
         try:
-            reader = open_image(opened, channels=data.channels, mean=mean, std=std)
-            found = stream_segment(self.segmenter, reader, folder=self.folder, progress=progress)
-            place = Place.of(opened)
-            result = collect_map(found, self.dense.classes, place, probabilities=self.maps.probabilities, folder=self.folder)
-            level = coarsest_level(opened.file, preview_size(result.size))
+            level = coarsest_level(finest.file, size)
         finally:
-            opened.close()
+            finest.close()
         coarse = replace(self.large, level=level, mpp=None, mask=None).open(str(image))
         try:
-            return _Result(result, thumbnail(coarse, preview_size(result.size)))
+            small = thumbnail(coarse, size)
         finally:
             coarse.close()
-
-
-@dataclass(frozen=True)
-class _Result:
-    found: "SegmentedMap"
-    thumbnail: Any
-
-
-def _save_preview(result: _Result, path: Path) -> None:
-    from ..large.preview import draw_preview
-    from ..large.whole_path import whole_path
-
-    with whole_path(path) as temporary:
-        draw_preview(result.thumbnail, result.found).save(temporary, format="PNG")
+        with whole_path(path) as temporary:
+            draw_preview(small, found).save(temporary, format="PNG")
 
 
 def _facts(found: "SegmentedMap") -> dict[str, Any]:

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -143,6 +144,8 @@ def _make_all(maker: MapMaker, jobs: Jobs, *, as_json: bool) -> tuple[list[dict[
                     said = str(error) if str(file.path) in str(error) else f"{file.path}: {error}"
                     failed.append({"image": str(file.path), "error": said})
                     progress.end()
+                    if as_json:
+                        print(json.dumps(failed[-1]), flush=True)
                     if len(jobs) > 1:
                         warn(said)
                     continue
@@ -160,6 +163,9 @@ def _stopped_like_ctrl_c() -> Iterator[None]:
     def stop(_number: int, _frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
+    if threading.current_thread() is not threading.main_thread():  # only there can signals be handled
+        yield
+        return
     before = signal.signal(signal.SIGTERM, stop)
     try:
         yield

@@ -228,8 +228,9 @@ class SequenceParallel(nn.Module):
         for _ in range(block.sweeps):
             band = self._own_band(rows, place, block.summary_reach())
             own = block.summarize(band.tokens(tokens.device)[0], band.grid, place=band.place, before=summaries)
-            if prefix and self.rank == 0:  # they are counted once
-                own = own + block.summarize(alone, before=summaries)
+            if prefix:  # counted once; nothing times them, so that every process has gradients of the same parameters
+                theirs, share = block.summarize(alone, before=summaries), float(self.rank == 0)
+                own = own + theirs.with_tensors([share * tensor for tensor in theirs.tensors()])
             summary = own.all_reduce(self.group)
             self._count_sum("summaries", own.numel() * own.input_sum.element_size(), summary.input_sum)
             summaries = (*summaries, summary)

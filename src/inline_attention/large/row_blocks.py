@@ -7,6 +7,7 @@ after it are decoded while it is computed. Blocks above the last band are forgot
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
+from threading import Thread, current_thread
 from typing import Any
 from weakref import finalize
 
@@ -16,6 +17,8 @@ from numpy.typing import NDArray
 from ..lite.decode import why
 from .image_file import ImageFile
 
+THREAD = "image-rows"
+"""The name of threads that decode."""
 LEAST_BYTES = 2**20
 """Of a block: smaller strips are decoded several at a time."""
 AHEAD_BYTES = 2**28
@@ -50,7 +53,7 @@ class RowBlocks:
         if self.at_once is not None:
             self.at_once *= max(1, LEAST_BYTES // max(1, row * self.at_once))
             self._most_ahead = max(1, AHEAD_BYTES // max(1, row * self.at_once))
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="image-rows")
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix=THREAD)
         self.close = finalize(self, _close, self._thread, file)
 
     def read(self, start: int, stop: int) -> NDArray[Any]:
@@ -91,5 +94,13 @@ def _decode(file: ImageFile, level: int, channels: tuple[int, ...], name: str | 
 
 
 def _close(thread: ThreadPoolExecutor, file: ImageFile) -> None:
+    """Close a file when its thread is done. What frees it may be that thread itself, which cannot wait for its own end."""
+    if current_thread().name.startswith(THREAD):
+        Thread(target=_close_now, args=(thread, file)).start()
+    else:
+        _close_now(thread, file)
+
+
+def _close_now(thread: ThreadPoolExecutor, file: ImageFile) -> None:
     thread.shutdown(wait=True, cancel_futures=True)
     file.close()

@@ -59,6 +59,11 @@ class ProbabilityRows(NamedTuple):
     """(stop - start, W, classes), NaN for pixels that are not valid."""
 
 
+def label_type(classes: int) -> tuple[np.dtype[Any], int]:
+    """The type of labels of so many classes, and the label of pixels that are not valid."""
+    return (np.dtype(np.uint8), IGNORED) if classes <= IGNORED else (np.dtype(np.uint16), IGNORED_16)
+
+
 class StreamedSegmentation:
     """The result of `stream_segment`. Each call of `labels`, `logits` or `probabilities` is a sweep over the image.
 
@@ -71,8 +76,7 @@ class StreamedSegmentation:
 
     def __init__(self, coarse: RowReader, classes: int, image: RowReader, sweeps: Sweeps) -> None:
         self.height, self.width, self.classes = image.height, image.width, classes
-        self.dtype = np.dtype(np.uint8 if classes <= IGNORED else np.uint16)
-        self.ignored = IGNORED if classes <= IGNORED else IGNORED_16
+        self.dtype, self.ignored = label_type(classes)
         self._coarse, self._sweeps, self._valid = kept(coarse), sweeps, image.valid
 
     @torch.no_grad()

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from .image_file import Georeference, PixelSize
 from .large_image import LargeImage
 from .map_levels import MapLevels, average, majority
-from .segment import StreamedSegmentation
+from .segment import StreamedSegmentation, label_type
 
 ProbabilityType = Literal["uint8", "float16", "float32"]
 
@@ -60,13 +60,34 @@ class SegmentedMap:
         return height, width
 
 
+class MapFiles(NamedTuple):
+    """The temporary files of a result. Their disk space is reserved when they are made, so before hours of work."""
+
+    labels: MapLevels
+    probabilities: MapLevels | None
+
+    @classmethod
+    def reserve(
+        cls,
+        size: tuple[int, int],
+        classes: int,
+        probabilities: ProbabilityType | None = None,
+        folder: str | Path | None = None,
+    ) -> "MapFiles":
+        """For an image of this height and width.
+
+        Args:
+            size: height and width of the image.
+            classes: how many there are.
+            probabilities: their type, if they are wanted.
+            folder: for the files; None for the system's.
+        """
+        labels = MapLevels(1, size, label_type(classes)[0].name, majority, folder)
+        return cls(labels, None if probabilities is None else MapLevels(classes, size, probabilities, average, folder))
+
+
 def collect_map(
-    found: StreamedSegmentation,
-    classes: Sequence[str],
-    place: Place | None = None,
-    *,
-    probabilities: ProbabilityType | None = None,
-    folder: str | Path | None = None,
+    found: StreamedSegmentation, classes: Sequence[str], place: Place | None = None, files: MapFiles | None = None
 ) -> SegmentedMap:
     """Sweep once over a streamed segmentation.
 
@@ -74,14 +95,11 @@ def collect_map(
         found: by `stream_segment`.
         classes: the names of the classes.
         place: of the map; None if it is not known.
-        probabilities: their type, if they are wanted.
-        folder: for the temporary files.
+        files: where to, by `MapFiles.reserve`, with or without probabilities; None for labels in the system's temporary folder.
     """
     if len(classes) != found.classes:
         raise ValueError(f"the segmenter has {found.classes} classes, {len(classes)} names were given")
-    size = found.height, found.width
-    labels = MapLevels(1, size, found.dtype.name, majority, folder)
-    planes = None if probabilities is None else MapLevels(found.classes, size, probabilities, average, folder)
+    labels, planes = files or MapFiles.reserve((found.height, found.width), found.classes)
     counts = np.zeros(found.classes, dtype=np.int64)
 
     def add(start: int, rows: NDArray[Any]) -> None:
