@@ -121,7 +121,7 @@ def _to_file(segmenter: Any, path: Path, folder: Path) -> float:
     """Segment a file to a COG; the seconds of waiting for pixels."""
     image = _TimedImage(open_image_file(path))
     found = stream_segment(segmenter, open_image(image), folder=folder)
-    result = collect_map(found, [str(number) for number in range(found.classes)], Place.of(image), folder=folder)
+    result = collect_map(found, [str(number) for number in range(found.classes)], Place.of(image))
     write_map(folder / f"{path.stem}-labels.tif", result, "cog")
     image.close()
     return image.waited
