@@ -34,6 +34,7 @@ Entry = TypeVar("Entry", bound=Command | Group)
 
 BENCH = {
     "layer": Command("bench", "BenchLayer", "the attention layer against softmax and plain matrix products"),
+    "mixers": Command("bench", "BenchMixers", "all sixteen kinds of attention against four products"),
     "models": Command("bench", "BenchModels", "whole models, forward and training, against timm's"),
     "resolution": Command("bench", "BenchResolution", "time and memory against the size of the image"),
     "stream": Command("bench", "BenchStream", "images in bands, up to 16,384 x 16,384"),

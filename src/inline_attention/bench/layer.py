@@ -68,7 +68,7 @@ def measure_layer(case: LayerCase, seconds: float, device: torch.device) -> Reco
         return run
 
     steps = {name: step(module) for name, module in candidates.items()}
-    forwards = {"four products": _products(x), **{name: forward(module) for name, module in candidates.items()}}
+    forwards = {"four products": four_products(x), **{name: forward(module) for name, module in candidates.items()}}
     return {
         "tokens": case.tokens,
         "batch": case.batch,
@@ -95,7 +95,8 @@ def _candidates(case: LayerCase, x: Tensor) -> tuple[dict[str, nn.Module], dict[
     return {name: module.to(x.device) for name, module in candidates.items()}, chosen
 
 
-def _products(x: Tensor) -> Callable[[], object]:
+def four_products(x: Tensor) -> Callable[[], object]:
+    """Four products of the tokens and a square matrix."""
     flat = x.flatten(0, 1)
     weight = torch.randn(x.shape[2], x.shape[2], device=x.device)
 

@@ -11,12 +11,13 @@ from typing import Any, Protocol
 import torch
 from matplotlib.figure import Figure
 
-from . import bags, dense, export, layer, models, resolution, stream, stream_segment, stream_train
+from . import bags, dense, export, layer, mixers, models, resolution, stream, stream_segment, stream_train
 from .bags import BAG_CASES, QUICK_BAG_CASES, BagCase, measure_bags
 from .dense import DENSE_CASES, QUICK_DENSE_CASES, DenseCase, measure_dense
 from .export import EXPORT_CASES, QUICK_EXPORT_CASES, ExportCase, measure_export
 from .layer import LAYER_CASES, QUICK_LAYER_CASES, LayerCase, measure_layer
 from .measure import settle_allocator
+from .mixers import MIXER_CASES, QUICK_MIXER_CASES, MixerCase, measure_mixers
 from .models import MODEL_CASES, QUICK_MODEL_CASES, ModelCase, measure_model
 from .report import markdown_table
 from .resolution import QUICK_RESOLUTION_CASES, RESOLUTION_CASES, ResolutionCase, measure_resolution
@@ -84,6 +85,7 @@ BENCHES = {
     bench.name: bench
     for bench in (
         Bench("layer", LayerCase, LAYER_CASES, QUICK_LAYER_CASES, measure_layer, "four products", layer),
+        Bench("mixers", MixerCase, MIXER_CASES, QUICK_MIXER_CASES, measure_mixers, "four products", mixers),
         Bench("models", ModelCase, MODEL_CASES, QUICK_MODEL_CASES, measure_model, "product", models),
         Bench(
             "resolution", ResolutionCase, RESOLUTION_CASES, QUICK_RESOLUTION_CASES, measure_resolution, "product",

@@ -49,6 +49,15 @@ class BenchLayer(BenchOptions):
 
 
 @dataclass(frozen=True)
+class BenchMixers(BenchOptions):
+    """Time all sixteen kinds of attention against the matrix products of their projections, and their memory."""
+
+    def run(self) -> None:
+        """Measure, write, print."""
+        _run(self, "mixers")
+
+
+@dataclass(frozen=True)
 class BenchModels(BenchOptions):
     """Time whole models, forward and training, as they are and compiled, against timm's and against their softmax twins."""
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 DENSE = {"detect": "detect_small", "segment": "segment_small", "bags": "bags", "slides": "slides"}
 """Recipes of tasks for which the images do not decide the recipe."""
+SEGMENT_LARGE = "segment_large"
 SECTIONS = [entry.name for entry in fields(Recipe)]
 
 
@@ -106,6 +107,10 @@ def _suiting(early: EarlyOptions) -> "tuple[str, Recipe, tuple[DataConfig, Sourc
     """Name and recipe for the data, and the images if it took opening them; the digits' if no data is given."""
     usual_task = "slides" if early.large else "bags" if early.labels else "classify"
     source, task = early.data or early.source, early.task or early.task_name or usual_task
+    if early.large and task not in ("slides", "segment"):
+        raise ValueError(f"--large is for slides with --labels and for --task segment, got --task {task}")
+    if early.large and task == "segment":
+        return SEGMENT_LARGE, *_suiting_dense(early, task, source, SEGMENT_LARGE)
     if task in DENSE:
         return DENSE[task], *_suiting_dense(early, task, source)
     if source is None:
@@ -122,9 +127,11 @@ def _suiting(early: EarlyOptions) -> "tuple[str, Recipe, tuple[DataConfig, Sourc
     return *choose_recipe(source, opened), (data, opened)
 
 
-def _suiting_dense(early: EarlyOptions, task: str, source: str | None) -> "tuple[Recipe, tuple[DataConfig, Source] | None]":
-    """The small recipe of a task fitted to the images or slides, and these."""
-    recipe = load(DENSE[task])
+def _suiting_dense(
+    early: EarlyOptions, task: str, source: str | None, name: str | None = None
+) -> "tuple[Recipe, tuple[DataConfig, Source] | None]":
+    """The small recipe of a task, or the one of this name, fitted to the images or slides, and these."""
+    recipe = load(name or DENSE[task])
     if early.help:
         return recipe, None
     if source is None:
