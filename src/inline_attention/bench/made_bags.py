@@ -15,7 +15,7 @@ STRENGTH = 8.0
 """Length of a kind's vector; the noise of a tile has about 5.7."""
 OCCUPIED = 0.75
 """Share of the cells of the grid that have a tile."""
-SPOT_OF_SIDE = 16
+SPOT_OF_SIDE = 6
 """A spot is a square of one cell for so many of the grid's side."""
 
 Bag = tuple[Tensor, Tensor, int]

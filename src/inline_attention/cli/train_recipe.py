@@ -8,7 +8,7 @@ import tyro
 
 from ..data.config import DataConfig, Target
 from ..training.config import Recipe, nearest
-from ..training.recipe import absolute_source, load
+from ..training.recipe import absolute_file, absolute_source, load
 from .arguments import explain, silent_tyro, unset_values
 from .train import Train, TrainOptions, newest_run
 
@@ -99,7 +99,7 @@ def starting_recipe(early: EarlyOptions) -> "tuple[str | None, Recipe, tuple[Dat
         schedule = replace(schedule, warmup=0)
     if early.steps is not None and early.steps >= 0:
         schedule = replace(schedule, warmup=0, warmup_steps=early.steps // 20)
-    data = replace(recipe.data, source=source, labels=absolute_source(labels) if labels else "")
+    data = replace(recipe.data, source=source, labels=absolute_file(labels))
     return name, replace(recipe, data=data, schedule=schedule), opened
 
 
@@ -141,7 +141,7 @@ def _suiting_dense(
 
     names = ("limit", "images", "masks", "ignore", "class_name", "skip_bad", "columns")
     given: dict[str, Any] = {name: getattr(early, name) for name in names}
-    given["labels"] = absolute_source(early.labels) if early.labels else ""
+    given["labels"] = absolute_file(early.labels or "")
     data = replace(recipe.data, source=absolute_source(source), val=early.val or recipe.data.val, **given)
     recipe = replace(recipe, task=replace(recipe.task, target=early.target))
     opened = make_task(replace(recipe, data=data)).open()

@@ -390,3 +390,8 @@ def absolute_source(source: str) -> str:
         raise ValueError(f"the images must not be empty, got {source!r}: give a folder, or the name of a source")
     path = Path(source).expanduser()
     return str(path.resolve()) if path.exists() else source
+
+
+def absolute_file(path: str) -> str:
+    """The path of a file as an absolute one, links not followed, so that messages name what was given; nothing for no file."""
+    return str(Path(path).expanduser().absolute()) if path else ""
