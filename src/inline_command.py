@@ -39,11 +39,12 @@ BENCH = {
     "resolution": Command("bench", "BenchResolution", "time and memory against the size of the image"),
     "stream": Command("bench", "BenchStream", "images in bands, up to 16,384 x 16,384"),
     "dense": Command("bench", "BenchDense", "segmentation of one image, up to 2,048 x 2,048"),
+    "bags": Command("bench", "BenchBags", "slides as bags of tiles, against softmax and pooling"),
     "export": Command("bench", "BenchExport", "files in onnxruntime and OpenVINO, against torch"),
     "compare": Command("bench", "BenchCompare", "what got slower between two results"),
 }
 ANALYZE = {
-    "maps": Command("analyze", "AnalyzeMaps", "attention of one point of an image, layer by layer"),
+    "maps": Command("analyze_maps", "AnalyzeMaps", "attention of one point of an image, layer by layer"),
     "rays": Command("analyze", "AnalyzeRays", "attention of one query made shorter and longer"),
     "confusion": Command("analyze", "AnalyzeConfusion", "how often different queries get the same attention"),
     "locality": Command("analyze", "AnalyzeLocality", "how much attention stays near the query"),
@@ -55,6 +56,7 @@ COMMANDS: dict[str, Command | Group] = {
     "train": Command("train", "Train", "train a model on images; without options, on digits, in a minute"),
     "eval": Command("eval", "Eval", "measure how good a trained model is"),
     "predict": Command("predict", "Predict", "classify images, or draw objects or segments over them"),
+    "features": Command("features", "Features", "features of slides' tiles, from any model, for `inline train --labels`"),
     "list": Command("list", "List", "list the models: input size, parameters, FLOPs, reported accuracy"),
     "weights": Command("weights", "Weights", "the published weights: show, fetch, verify, convert and remove them"),
     "convert": Command("convert", "Convert", "convert a published checkpoint to safetensors"),

@@ -23,7 +23,7 @@ FLOORS = {
     "cli": 7,
 }
 OUTSIDE = {
-    "ops": {"torch"},
+    "ops": {"torch", "triton"},
     "lite": {"numpy", "PIL", "onnxruntime", "openvino"},
     "layers": {"torch", "timm", "typing_extensions"},
 }

@@ -11,6 +11,7 @@ FOLDER = Path(__file__).parents[1] / "notebooks"
 NOTEBOOKS = sorted(path.name for path in FOLDER.glob("*.ipynb"))
 
 PRINTED = {
+    "large_images.ipynb": r"(9[5-9]|100)% of the pixels are right; 0 differ.*ome-tiff \d+ polygons.*EPSG:32633.* without data",
     "tour.ipynb": r"\(101, 67\) -> logits \(1, 10\).*the three queries the same weights: True",
     "your_images.ipynb": r"last weights: (8[5-9]|9\d|100)\.\d % of the validation images.*best weights",
 }

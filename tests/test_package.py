@@ -19,9 +19,11 @@ def test_public_names_exist():
         "InjectiveState",
         "count",
         "load_official",
+        "open_large_image",
         "optimize",
         "parallelize",
         "stream",
+        "stream_train",
         "swap",
         "injective_linear_attention",
     }
@@ -42,7 +44,13 @@ def test_importing_registers_the_models_and_loads_nothing_heavy_besides_torch_an
     count, added, loaded = (line.split() for line in printed.splitlines())
     assert count == ["19"]
     assert not set(loaded) & {"tyro", "rich", "matplotlib", "gradio", "accelerate"}
-    assert {name.split(".")[0] for name in added} <= {"inline_attention", "torch", "safetensors", *sys.stdlib_module_names}
+    assert {name.split(".")[0] for name in added} <= {
+        "inline_attention",
+        "torch",
+        "numpy",
+        "safetensors",
+        *sys.stdlib_module_names,
+    }
     rooms = {name.split(".")[1] for name in added if name.startswith("inline_attention.")}
     assert rooms <= {"compat", "ops", "lite", "layers", "models", "large"}
 

@@ -41,11 +41,12 @@ def test_the_only_address_of_the_project_is_the_papers():
 
 def test_a_missing_module_is_looked_up_in_the_extra_that_has_it():
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    imported = {"scikit-learn": "sklearn", "openslide-python": "openslide"}
     declared = {
-        re.split(r"[<>=\[]", line)[0].replace("scikit-learn", "sklearn").replace("-", "_"): extra
-        for extra in ("train", "dense", "onnx", "openvino", "explore")
-        for line in extras[extra]
-        if not line.startswith("inline-attention[")
+        imported.get(name, name).replace("-", "_"): extra
+        for extra in ("train", "dense", "bags", "large", "onnx", "openvino", "explore")
+        for name in (re.split(r"[<>=\[]", line)[0] for line in extras[extra])
+        if name not in ("inline-attention", "openslide-bin")
     }
     assert declared == EXTRAS
 

@@ -7,6 +7,8 @@ _MISSING = [name for name in ("torch", "timm") if find_spec(name) is None]
 
 if TYPE_CHECKING or not _MISSING:
     from .compat import configure_torch
+    from .large.gradients import stream_train
+    from .large.open_large_image import open_large_image
     from .large.parallelize import parallelize
     from .large.stream import stream
     from .layers import MIXERS, InLineAttention
@@ -37,9 +39,11 @@ __all__ = [
     "count",
     "injective_linear_attention",
     "load_official",
+    "open_large_image",
     "optimize",
     "parallelize",
     "stream",
+    "stream_train",
     "swap",
 ]
 __version__ = "0.2.0"

@@ -3,9 +3,17 @@
 import json
 import re
 
+import numpy as np
 import pytest
+import torch
 from matplotlib.figure import Figure
 from PIL import Image
+
+from inline_attention.analysis.capture import capture_pass
+from inline_attention.analysis.maps import query_map
+from inline_attention.cli.main import main
+from inline_attention.data.transforms import normalisation
+from inline_attention.training.load_trained import make_named
 
 from .test_main import run
 
@@ -61,6 +69,23 @@ def test_rays_without_models_are_the_papers_figure(tmp_path, capsys):
         ("InLine", [0]),
     ]
     assert (tmp_path / "plane.png").stat().st_size > 10_000
+
+
+def test_maps_of_a_streamed_file_are_those_of_the_image(tmp_path, capsys):
+    """The file is read in blocks and the tokens come in bands; in the memory of one image, the dense rows are the same."""
+    pixels = np.random.default_rng(0).integers(0, 256, (96, 160, 3), dtype=np.uint8)
+    np.save(tmp_path / "image.npy", pixels)
+    words = ["--image", tmp_path / "image.npy", "--stream", "--point", 0.3, 0.8, "--layers", 2, "--out", tmp_path]
+    main(["analyze", "maps", "inline_pvt_nano", *map(str, words)])
+    (found,) = json.loads((tmp_path / "maps.json").read_text())["models"]["inline_pvt_nano (untrained)"]["layers"]
+    trained = make_named("inline_pvt_nano", seed=0)
+    mean, std = (torch.tensor(part) for part in normalisation(trained.data))
+    image = ((torch.from_numpy(pixels) / 255 - mean) / std).permute(2, 0, 1)[None]
+    with torch.no_grad():
+        layer = capture_pass(trained.model, image)[1]
+    expected = query_map(layer, layer.place((0.3, 0.8)))
+    torch.testing.assert_close(torch.tensor(found["global"]), expected.mixed[0], rtol=1e-3, atol=1e-6)
+    assert (tmp_path / "maps-inline_pvt_nano--untrained.png").is_file()
 
 
 def test_maps_of_a_file_head_and_layers(trained, tmp_path, capsys):
@@ -125,6 +150,8 @@ def test_a_report_of_one_model_describes_it(trained, tmp_path, capsys):
         (["maps", "inline_deit_nano", "--layers", "77"], "--layers 77: the model has 6 layers"),
         (["maps", "inline_deit_nano", "--point", "0.5", "1.5"], "--point is two shares of the image"),
         (["maps", "inline_deit_nano", "--image", "/nowhere.png"], "/nowhere.png is neither a file nor a sample"),
+        (["maps", "inline_deit_nano", "--stream"], "--stream takes a file: give --image FILE"),
+        (["maps", "inline_deit_nano", "--level", "1"], "--level 1 is how --stream reads its files: give --stream too"),
         (["locality", "inline_deit_nano", "--sizes", "4"], "a window around a token has an odd side, got 4"),
         (["masking", "inline_deit_nano"], "masking needs images with classes"),
         (["rank", "inline_deit_nano", "--count", "0"], "--count must be positive, got 0"),

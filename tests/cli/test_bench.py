@@ -9,6 +9,7 @@ from inline_attention.bench.layer import LayerCase
 from inline_attention.bench.models import ModelCase
 from inline_attention.bench.resolution import ResolutionCase
 from inline_attention.bench.stream import StreamCase
+from inline_attention.bench.stream_train import StreamTrainCase
 from inline_attention.bench.suite import BENCHES
 
 from .test_main import run
@@ -30,6 +31,8 @@ def few(monkeypatch, name, cases, **others):
         (["layer", "--device", "nowhere"], "inline: unknown device 'nowhere'"),
         (["models", "--out", "/proc/nowhere"], "inline: cannot write to /proc/nowhere"),
         (["resolution", "--seconds", "-1"], "inline: --seconds must be positive, got -1.0"),
+        (["stream", "--sizes", "64"], "inline: --sizes 64 is of --train and --segment: give one of them too"),
+        (["stream", "--train", "--sizes", "a"], "inline: --sizes is sides in pixels from 32 on"),
         (["compare", "a", "b", "--tolerance", "-1"], "inline: --tolerance must not be negative, got -1.0"),
         (["compare", "/nowhere", "b"], "inline: there is no file /nowhere"),
         (["compare", "/proc/self/status", "b"], "inline: /proc/self/status is no result of `inline bench`"),
@@ -85,6 +88,19 @@ def test_bench_stream(capsys, tmp_path, monkeypatch):
     assert large["difference"] is None
     assert large["stream"]["bands"]["rounds"] == 1
     assert 0.1e9 < large["process"] < 20e9
+
+
+def test_bench_stream_train(capsys, tmp_path, monkeypatch):
+    few(monkeypatch, "stream_train", [StreamTrainCase("inline_deit_nano", 64), StreamTrainCase("inline_deit_nano", 96, 0.001)])
+    code, out, _ = run(capsys, "bench", "stream", "--train", *SHORT, str(tmp_path))
+    assert code == 0
+    assert "Memory of the whole process in bands, GB: at most " in out
+    fitting, large = json.loads((tmp_path / "stream_train.json").read_text())["records"]
+    assert set(fitting["once"]) == {"bands", "plain", "softmax"}
+    assert set(large["once"]) == {"bands"}
+    assert "the budget is 0.001 GB" in large["errors"]["plain"]
+    assert all(0.1e9 < size < 20e9 for size in fitting["memory"].values())
+    assert (tmp_path / "stream_train.png").stat().st_size > 5000
 
 
 def test_a_stopped_bench_keeps_what_it_measured(capsys, tmp_path, monkeypatch):

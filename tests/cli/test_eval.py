@@ -8,12 +8,14 @@ import sys
 
 import numpy as np
 import pytest
+import tifffile
 import timm
 import torch
 from PIL import Image
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
+from inline_attention.large.area_average import average_rows
 from inline_attention.large.image_reader import image_for
 
 from ..training.small import write_images
@@ -263,9 +265,10 @@ def test_predict_streams_images_at_their_own_size(capsys, tmp_path):
     with torch.no_grad():
         expected = model.eval()(image_for(model, pixels).read(0, 45)).softmax(1)[0]
     assert max(c["probability"] for c in array) == pytest.approx(float(expected.max()), rel=1e-4)
-    code, _, err = run(capsys, "predict", str(tmp_path), "--stream", *named)
-    assert (code, err.count("\n")) == (2, 1)
-    assert err.startswith("inline: --stream takes files, images or .npy arrays, got ")
+    code, out, err = run(capsys, "predict", str(tmp_path), "--stream", *named)
+    assert [json.loads(line)["image"] for line in out.splitlines()] == [str(tmp_path / name) for name in ("a.npy", "a.png")]
+    code, _, err = run(capsys, "predict", str(tmp_path / "b.png"), "--stream", *named)
+    assert (code, err) == (2, f"inline: there is no image {tmp_path / 'b.png'}\n")
     np.save(tmp_path / "bad.npy", pixels.astype(np.float32))
     bad = str(tmp_path / "bad.npy")
     code, out, err = run(capsys, "predict", bad, str(tmp_path / "a.png"), "--stream", "--skip-bad", *named)
@@ -273,12 +276,54 @@ def test_predict_streams_images_at_their_own_size(capsys, tmp_path):
     assert err.startswith(f"inline: {bad}: floating-point pixels must be from 0 to 1, got 0 to 255")
     for more, said in (
         (["--stream"], f"inline: {bad}: floating-point pixels must be from 0 to 1"),
+        (["--mpp", "2"], "inline: --mpp 2.0 is how --stream reads its files: give --stream too"),
         (["--folder", str(tmp_path)], f"inline: --folder {tmp_path} is where --stream works: give --stream too"),
         (["--stream", "--folder", "/nowhere"], "inline: there is no folder /nowhere"),
     ):
         code, _, err = run(capsys, "predict", bad, *more, *named)
         assert (code, err.count("\n")) == (2, 1), err
         assert err.startswith(said)
+
+
+def test_predict_streams_a_level_a_pixel_size_and_channels_of_a_file(capsys, tmp_path):
+    """The file has five channels, two levels, and pixels of 0.5 micrometres."""
+    model = timm.create_model("inline_deit_nano", num_classes=3)
+    save_file(model.state_dict(), tmp_path / "a.safetensors")
+    pixels = np.random.default_rng(0).integers(0, 256, (96, 128, 5), dtype=np.uint8)
+    options = {"photometric": "minisblack", "planarconfig": "contig", "tile": (32, 32)}
+    with tifffile.TiffWriter(tmp_path / "a.tif") as writer:
+        writer.write(pixels, subifds=1, resolution=(20000, 20000), resolutionunit=3, **options)
+        writer.write(pixels[1::2, 1::2], subfiletype=1, **options)
+    named = ("--stream", "--model", "inline_deit_nano", "--weights", str(tmp_path / "a.safetensors"), "--json")
+    mask = torch.zeros(1, 96, 128, dtype=torch.bool)
+    mask[:, 30:50, 60:90] = True
+    Image.fromarray(mask[0].numpy()).save(tmp_path / "mask.png")
+    averaged = average_rows(torch.from_numpy(pixels[:, :, :3] / 255), 0, 64, (96, 128), (64, 85))
+    for words, expected in (
+        (["--channels", "4,0,1"], pixels[:, :, [4, 0, 1]]),
+        (["--channels", "0,1,2", "--level", "1"], pixels[1::2, 1::2, :3]),
+        (["--channels", "0,1,2", "--mpp", "1"], pixels[1::2, 1::2, :3]),
+        (["--channels", "0,1,2", "--mpp", "0.75"], averaged.numpy()),
+        (["--channels", "0,1,2", "--mask", str(tmp_path / "mask.png")], pixels[:, :, :3]),
+        (["--channels", "0,1,2", "--value-range", "0,127.5"], np.minimum(pixels[:, :, :3] / 127.5, 1)),
+    ):
+        code, out, err = run(capsys, "predict", str(tmp_path / "a.tif"), *words, *named)
+        assert code == 0, err
+        rows = image_for(model.eval(), expected)
+        with torch.no_grad():
+            best = model(rows.read(0, rows.height), mask if "--mask" in words else None).softmax(1).max()
+        assert json.loads(out)["classes"][0]["probability"] == pytest.approx(float(best), rel=1e-4)
+    for words, said in (
+        ([], f"{tmp_path / 'a.tif'}: the image has 5 channels, 0, 1, 2, 3, 4, but the model's input has 3"),
+        (["--channels", "0,1,9"], f"cannot read the image {tmp_path / 'a.tif'}: there is no channel 9: it has 0, 1, 2, 3, 4"),
+        (["--channels", "0,,2"], "--channels is numbers or names with commas between, such as 0,1,2, got '0,,2'"),
+        (["--value-range", "7"], "--value-range is two numbers with a comma between, such as 0,3000, got '7'"),
+        (["--mask", "nodata"], f"cannot read the image {tmp_path / 'a.tif'}: it has no mask of its own"),
+        (["--mpp", "0.1"], f"cannot read the image {tmp_path / 'a.tif'}: mpp 0.1 is finer than the image"),
+    ):
+        code, _, err = run(capsys, "predict", str(tmp_path / "a.tif"), *words, *named)
+        assert (code, err.count("\n")) == (2, 1), err
+        assert said in err
 
 
 def test_an_image_that_a_model_cannot_stream_is_one_line(tmp_path, capsys):

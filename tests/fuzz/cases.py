@@ -81,9 +81,8 @@ def make_case(seed: str, number: int) -> Case:
         value = rng.choice(ODD_WORDS)
         words = _fill(target, value)
         option = words[words.index(value) - 1].lstrip("-")
-        return Case(
-            number, target, "value of an option", words, (option, option.replace("-", "_"), repr(value).strip("'"), *SECTIONS)
-        )
+        names = (option, option.replace("-", "_"), repr(value).strip("'"), *SECTIONS, *target.names)
+        return Case(number, target, "value of an option", words, names)
     source, copy = Path("seeds", target.seed), Path("case", Path(target.seed).name)
     if source.is_dir():
         shutil.copytree(source, copy)
@@ -126,13 +125,14 @@ def _damage(copy: Path, target: Target, rng: Random) -> tuple[str, Path]:
     """Damage the copy. Returns what was done, and the damaged file."""
     file = copy
     if copy.is_dir():
-        file = rng.choice(sorted(copy.glob(rng.choice(target.damaged))))
+        files = [sorted(each for each in copy.glob(pattern) if each.is_file()) for pattern in target.damaged]
+        file = rng.choice(rng.choice([each for each in files if each]))
     if target.renamed and rng.random() < 0.25:
         file = file.parent if copy.is_dir() and rng.random() < 0.5 else file  # the folder of a class
         return "odd name", file.rename(file.with_name(os.fsdecode(rng.choice(ODD_NAMES)) + file.suffix))
     if rng.random() < 0.06:
         return _replace(file, rng), file
-    done, data = mutate(file.read_bytes(), file.suffix, rng)
+    done, data = mutate(file.read_bytes(), file.suffix or file.name, rng)
     file.write_bytes(data)
     return done, file
 

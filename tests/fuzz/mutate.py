@@ -75,7 +75,9 @@ BYTES: tuple[Mutator, ...] = (flip, flip, truncate, truncate, repeat, cut_out, h
 BY_SUFFIX: dict[str, tuple[Mutator, ...]] = {
     ".png": (headers.png_header, headers.png_header),
     ".npy": (headers.npy_header,) * 5,
+    **dict.fromkeys((".tif", ".tiff", ".svs"), (headers.tiff_header,) * 4),
     ".json": (text.json_value,) * 8 + (text.encoding,),
+    **dict.fromkeys((".zarray", ".zattrs", ".zgroup"), (text.json_value,) * 8 + (text.encoding,)),
     ".jsonl": (text.lines, text.lines, text.encoding),
     ".txt": (text.lines, text.lines, text.encoding),
     ".toml": (text.toml_value,) * 12 + (text.encoding, text.encoding),

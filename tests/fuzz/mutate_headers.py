@@ -23,6 +23,19 @@ def png_header(data: bytes, rng: Random) -> bytes:
     return data[:12] + header + struct.pack(">I", zlib.crc32(header)) + data[33:]
 
 
+def tiff_header(data: bytes, rng: Random) -> bytes:
+    """Another tag, type, count or value in an entry of the first directory of a TIFF."""
+    order = "<" if data[:2] == b"II" else ">"
+    start = struct.unpack(order + "I", data[4:8])[0]
+    count = struct.unpack(order + "H", data[start : start + 2])[0] if start + 2 <= len(data) else 0
+    if not count or start + 2 + 12 * count > len(data):
+        return data[:4]
+    at = start + 2 + 12 * rng.randrange(count)
+    place, code = rng.choice(((0, "H"), (2, "H"), (4, "I"), (8, "I"), (8, "I"), (8, "H")))
+    number = rng.choice((*HUGE, rng.randrange(40), rng.randrange(256, 350))) % 2 ** (8 * struct.calcsize(code))
+    return data[: at + place] + struct.pack(order + code, number) + data[at + place + struct.calcsize(code) :]
+
+
 def npy_header(data: bytes, rng: Random) -> bytes:
     """Another shape, type or order in the header of an array."""
     length = struct.unpack("<H", data[8:10])[0]

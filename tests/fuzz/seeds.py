@@ -22,6 +22,7 @@ from inline_attention.training.task import make_task
 from ..lite import exported
 from ..training.small import RecordingReporter, never, small_recipe, write_images, write_recipe
 from ..training.small_dense import changed, detect_recipe, segment_recipe, write_coco, write_maps
+from .seeds_large import write_large
 
 STORED = Path(__file__).parents[1] / "stored"
 DEIT = {"name": "inline_deit_nano", "drop_path": 0.0, "args": "patch_size=4, depth=1, embed_dim=16, num_heads=2"}
@@ -33,6 +34,7 @@ def write_seeds(root: Path) -> None:
     root.mkdir()
     write_images(root / "classes", 3, size=(16, 20))
     _images(root / "images")
+    write_large(root / "large")
     _archives(root)
     batch = {"batch": 4, "device_batch": 4}
     recipe = small_recipe("seeds/classes", model=DEIT, augment=PLAIN, optim=batch)

@@ -31,11 +31,14 @@ def images(words: str, weight: int, *files: str) -> tuple[Target, ...]:
 
 PICTURES = ("a.png", "a.jpg", "a.tif", "a.webp", "a.gif", "a.ppm", "a.bmp", "deflated.tiff", "animated.webp", "palette.png")
 DEEP = ("sixteen.png", "float.tiff")
+LARGE = ("pyramid.tif", "a.ome.tif", "a.svs", "map.tif", "map.jp2")
+ZARR = ("zarr.json", "**/zarr.json", "**/.z*", "**/c/*", "0/*/*/*")
 CLASSES = ("*/*.png",)
 COCO = ("annotations/*_val2017.json",) * 8 + ("val2017/*.png",)
 MAPS = ("masks/val/*.png",) * 3 + ("images/val/*.png",) + ("classes.txt",) * 2
 SHARDS = ("_info.json",) * 2 + ("validation-0000.tar",)
 RUN = ("best.safetensors",) * 3 + ("recipe.toml",)
+PYRAMID = "seeds/large/pyramid.tif"
 OPTIONS = (
     "predict seeds/images/a.png --model seeds/run --top {}",
     "predict seeds/images/a.png --model seeds/run --batch {}",
@@ -45,6 +48,10 @@ OPTIONS = (
     "predict seeds/images/a.png --model {}",
     "predict seeds/images/a.png --onnx {}",
     "predict {} --model seeds/run",
+    f"predict {PYRAMID} --model seeds/run --stream --level {{}}",
+    f"predict {PYRAMID} --model seeds/run --stream --channels {{}}",
+    f"predict {PYRAMID} --model seeds/run --stream --value-range {{}}",
+    f"predict {PYRAMID} --model seeds/run --stream --mask {{}}",
     "eval seeds/run --workers 0 --out out --crop {}",
     "eval seeds/run --workers 0 --out out --split {}",
     "eval seeds/run --workers 0 --out out --data {}",
@@ -90,6 +97,7 @@ QUIET = "--device cpu --json --out out"
 
 TARGETS: tuple[Target, ...] = (
     *(Target("", words, weight=2) for words in OPTIONS),
+    Target("", f"predict {PYRAMID} --model seeds/run --stream --mpp {{}}", weight=2, names=("images must be at least",)),
     # images
     *images("predict --model seeds/run -- {}", 1, *PICTURES, *DEEP),
     *images("predict --model seeds/run --stream -- {}", 1, "a.png", "sixteen.png", "palette.png", "float.tiff"),
@@ -101,6 +109,13 @@ TARGETS: tuple[Target, ...] = (
     *images("predict --model seeds/segment -- {}", 1, "a.png"),
     *images("predict --model seeds/detect -- {}", 1, "a.png"),
     *images("analyze maps seeds/run --data seeds/classes --count 1 --out out --image {}", 1, "a.png"),
+    *(Target(f"large/{file}", "predict --model seeds/run --stream -- {}", weight=4, renamed=True) for file in LARGE),
+    Target("large/pyramid.tif", "predict --model seeds/run --stream --mpp 0.7 --mask tissue -- {}", weight=2),
+    Target("large/map.tif", f"predict --model seeds/run --stream --mask {{}} -- {IMAGE}", weight=2),
+    *(
+        Target(f"large/{file}.zarr", "predict --model seeds/run --stream -- {}", ZARR, weight=3)
+        for file in ("plain", "ome2", "ome3")
+    ),
     # weights and their metadata
     Target("run/best.safetensors", f"predict {IMAGE} --model {{}}", weight=14, renamed=True, names=(IMAGE,)),
     Target("run/best.safetensors", f"eval {{}} --data seeds/classes --workers 0 {QUIET}", weight=4, names=("seeds/classes",)),

@@ -5,6 +5,7 @@ import timm
 import torch
 import torch.distributed as dist
 
+from inline_attention.large.gradients import stream_train
 from inline_attention.large.parallelize import SequenceParallel, parallelize
 from inline_attention.layers.local_residual import LocalResidual
 
@@ -226,6 +227,27 @@ def training(rank: int, processes: int) -> None:
             ends.append(torch.cat([parameter.detach().flatten() for parameter in model.parameters()]))
         the_same_everywhere(ends[1])
         assert float((ends[1] - ends[0]).abs().max()) < 1e-6
+
+
+def streamed_gradients(rank: int, processes: int) -> None:
+    """Bands within a process, processes within an image: the plain gradients, also with drop path and a frozen part."""
+    for name, options in VARIANTS[-6:]:
+        plain, model = (model_of(name, drop_path_rate=0.3, **options).train() for _ in range(2))
+        parallel = parallelize(model)
+        for one in (plain, model):
+            one.stages[0].blocks[0].mlp.requires_grad_(False)
+        for seed in (1, 2):
+            x = images(seed=seed)[:1]
+            torch.manual_seed(seed)
+            plain(x).logsumexp(1).sum().backward()
+            torch.manual_seed(seed)
+            stream_train(parallel, x, tokens=4 + seed, keep=seed).logsumexp(1).sum().backward()
+        _equal_gradients(model, plain)
+    with pytest.raises(ValueError, match="take no mask"):
+        stream_train(parallel, x, mask=torch.ones(*IMAGE, dtype=torch.bool))
+    few = 4 * (processes - 1)
+    with pytest.raises(ValueError, match=f"{processes} processes cannot share"):
+        stream_train(parallelize(model_of("inline_deit_nano")), images(size=(few, 8))[:1])
 
 
 def traffic(rank: int, processes: int) -> None:

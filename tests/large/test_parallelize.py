@@ -27,6 +27,7 @@ def test_two_processes(tmp_path):
         checks.training,
         checks.traffic,
         checks.far_looking,
+        checks.streamed_gradients,
     )
 
 
@@ -44,7 +45,7 @@ def test_four_processes(tmp_path):
 
 @pytest.mark.slow
 def test_four_processes_at_other_sizes_and_in_training(tmp_path):
-    run_in_processes(4, tmp_path / "rendezvous", checks.other_sizes, checks.training)
+    run_in_processes(4, tmp_path / "rendezvous", checks.other_sizes, checks.training, checks.streamed_gradients)
 
 
 @pytest.fixture

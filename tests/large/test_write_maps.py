@@ -5,18 +5,21 @@ import os
 import subprocess
 import sys
 from dataclasses import dataclass
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from PIL import Image
 
 from inline_attention.large.class_areas import area_record
-from inline_attention.large.image_file import Georeference, PixelSize
-from inline_attention.large.map_formats import FORMATS, format_of, write_map
+from inline_attention.large.image_file import Georeference, Level, PixelSize
+from inline_attention.large.map_formats import FORMATS, check_libraries, format_of, write_map
+from inline_attention.large.map_levels import MapLevels, majority
 from inline_attention.large.polygons import write_polygons
 from inline_attention.large.preview import draw_preview, preview_size
+from inline_attention.large.resolution import georeference_at, pixel_size_at
 from inline_attention.large.segment import LabelRows, ProbabilityRows
-from inline_attention.large.segmented_map import Place, collect_map
+from inline_attention.large.segmented_map import MapFiles, Place, collect_map
 from inline_attention.large.whole_path import whole_path
 
 openslide = pytest.importorskip("openslide")
@@ -42,7 +45,6 @@ class Streamed:
     array: np.ndarray
     classes: int = len(CLASSES)
     band: int = 97
-    fail_at: int | None = None
 
     def __post_init__(self):
         self.height, self.width = self.array.shape
@@ -51,8 +53,6 @@ class Streamed:
 
     def labels(self):
         for start in range(0, self.height, self.band):
-            if self.fail_at is not None and start >= self.fail_at:
-                raise ValueError("the image is truncated")
             rows = self.array[start : start + self.band]
             yield LabelRows(start, start + len(rows), rows)
 
@@ -75,12 +75,19 @@ def blobs(size=SIZE, classes=3, dtype=np.uint8, *, invalid=True):
 
 
 def place(pixel_size=None, georeference=None, finest=SIZE):
-    return Place.of(pixel_size, georeference, finest, SIZE)
+    """Of a map of SIZE, which was read from a file whose finest level has this size."""
+    file = SimpleNamespace(levels=[Level(*finest, 1)], pixel_size=pixel_size, georeference=georeference)
+    sizes = {"pixel_size": pixel_size_at(file, SIZE), "georeference": georeference_at(file, SIZE)}
+    return Place.of(SimpleNamespace(file=file, height=SIZE[0], width=SIZE[1], **sizes))
 
 
-def collected(labels=None, where=None, **options):
+def collected(labels=None, where=None, probabilities=None):
     labels = blobs() if labels is None else labels
-    return collect_map(Streamed(labels), CLASSES, where, **options)
+    streamed = Streamed(labels)
+    files = MapFiles.reserve(SIZE, len(CLASSES), probabilities)
+    if labels.dtype == np.uint16:  # as for more classes
+        files = files._replace(labels=MapLevels(1, SIZE, "uint16", majority))
+    return collect_map(streamed, CLASSES, where, files)
 
 
 def read(path):
@@ -126,6 +133,23 @@ def test_probabilities_are_read_by_other_libraries(tmp_path, name, kind, step):
     assert np.abs(got / scale - expected)[:, valid].max() <= step / 2
     assert (got[:, ~valid] == 0).all() if kind == "uint8" else np.isnan(got[:, ~valid]).all()
     assert found.counts == tuple(int((labels == number).sum()) for number in range(3))
+
+
+def test_labels_of_many_classes_have_16_bits():
+    assert MapFiles.reserve((3, 5), 255).labels.dtype == np.uint8
+    assert MapFiles.reserve((3, 5), 256).labels.dtype == np.uint16
+
+
+def test_a_library_that_is_missing_is_said_before_any_work(monkeypatch):
+    for module, name, polygons in (
+        ("tifffile", "ome-tiff", False),
+        ("zarr", "ome-zarr", False),
+        ("rasterio", "ome-tiff", True),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setitem(sys.modules, module, None)
+            with pytest.raises(ModuleNotFoundError):
+                check_libraries(name, polygons=polygons)
 
 
 def test_what_a_format_cannot_hold_is_said(tmp_path):

@@ -101,13 +101,31 @@ def draw_parts(image: Tensor, maps: Sequence[QueryMap], title: str, path: Path, 
             _draw_map(row[1], _head(found.local, head) * tokens, found, "±{:.3g} even shares", image)
         _draw_map(row[2], together, found, "±{:.3g} around the even share", image)
         _draw_overlay(row[3], image, together, found)
-        row[0].set_ylabel(f"{layer_label(found.layer)}\n{found.grid[0]} x {found.grid[1]} tokens", fontsize=9)
+        row[0].set_ylabel(f"{layer_label(found.layer)}\n{found.size} tokens", fontsize=9)
     for axis, name in zip(axes[0], ("global", "local", "together", "over the image"), strict=True):
         axis.set_title(name, fontsize=10)
     _hide_ticks(axes)
     figure.suptitle(
         f"{title}: weights of the marked point, {'mean over heads' if head is None else f'head {head + 1}'}", fontsize=10
     )
+    return save(figure, path)
+
+
+def draw_global(image: Tensor, maps: Sequence[QueryMap], title: str, path: Path, head: int | None = None) -> Path:
+    """One row per layer: the global weights alone and over the image, of one head or the mean, relative to the even share.
+
+    For images of many tokens, where the local part is too small to be seen.
+    """
+    height, width = image.shape[:2]
+    figure = new_figure(8.2, (3.7 * height / width + 0.5) * len(maps) + 0.7)
+    for row, found in zip(figure.subplots(len(maps), 2, squeeze=False), maps, strict=True):
+        values = _head(found.mixed, head) * found.mixed[0, 0].numel() - 1
+        _draw_map(row[0], values, found, "±{:.3g} around the even share", image)
+        _draw_overlay(row[1], image, values, found)
+        row[0].set_ylabel(f"{layer_label(found.layer)}\n{found.size} tokens", fontsize=9)
+        _hide_ticks(row)
+    which = "mean over heads" if head is None else f"head {head + 1}"
+    figure.suptitle(f"{title}: global weights of the marked point, {which}", fontsize=10)
     return save(figure, path)
 
 

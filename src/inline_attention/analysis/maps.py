@@ -27,6 +27,13 @@ class QueryMap:
     """(B, heads, H, W): the local weights, averaged over the channels of each head."""
     prefix: Tensor
     """(B, heads, prefix tokens): the weights of class tokens and registers."""
+    tokens: tuple[int, int] | None = None
+    """(H, W) of the layer's tokens, where the map has fewer places: each has the mean of its tokens, times tokens per place."""
+
+    @property
+    def size(self) -> str:
+        """How many tokens the layer has, in words."""
+        return "{} x {}".format(*(self.tokens or self.grid))
 
     @property
     def together(self) -> Tensor:

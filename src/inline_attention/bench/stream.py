@@ -48,7 +48,7 @@ def measure_stream(case: StreamCase, seconds: float, device: torch.device) -> Re
         {"plain": lambda: forward(model, fitting)}, "forward", seconds=seconds, dtype=fitting.dtype, device=device
     )
     with TemporaryDirectory(prefix="inline-bench-") as folder:
-        path = _write_noise(Path(folder) / "image.npy", case.size)
+        path = write_noise(Path(folder) / "image.npy", case.size)
         results: list[Streamed] = []
         start = perf_counter()
         process_bytes = process_peak_memory(lambda: results.append(stream(model, path)))
@@ -57,7 +57,7 @@ def measure_stream(case: StreamCase, seconds: float, device: torch.device) -> Re
     return {**record, "stream": {"bands": asdict(Timing(taken, taken, 1))}, "process": process_bytes, "difference": difference}
 
 
-def _write_noise(path: Path, size: int) -> Path:
+def write_noise(path: Path, size: int) -> Path:
     """Write noise 256 rows at a time, so that the bench itself never holds the whole image."""
     pixels = np.lib.format.open_memmap(path, mode="w+", dtype=np.uint8, shape=(size, size, 3))
     generator = np.random.default_rng(0)

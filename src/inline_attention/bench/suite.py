@@ -11,7 +11,8 @@ from typing import Any, Protocol
 import torch
 from matplotlib.figure import Figure
 
-from . import dense, export, layer, mixers, models, resolution, stream
+from . import bags, dense, export, layer, mixers, models, resolution, stream, stream_segment, stream_train
+from .bags import BAG_CASES, QUICK_BAG_CASES, BagCase, measure_bags
 from .dense import DENSE_CASES, QUICK_DENSE_CASES, DenseCase, measure_dense
 from .export import EXPORT_CASES, QUICK_EXPORT_CASES, ExportCase, measure_export
 from .layer import LAYER_CASES, QUICK_LAYER_CASES, LayerCase, measure_layer
@@ -22,6 +23,13 @@ from .report import markdown_table
 from .resolution import QUICK_RESOLUTION_CASES, RESOLUTION_CASES, ResolutionCase, measure_resolution
 from .result import Record, Result
 from .stream import QUICK_STREAM_CASES, STREAM_CASES, StreamCase, measure_stream
+from .stream_segment import (
+    QUICK_STREAM_SEGMENT_CASES,
+    STREAM_SEGMENT_CASES,
+    StreamSegmentCase,
+    measure_stream_segment,
+)
+from .stream_train import QUICK_STREAM_TRAIN_CASES, STREAM_TRAIN_CASES, StreamTrainCase, measure_stream_train
 
 
 class BenchReport(Protocol):
@@ -84,7 +92,16 @@ BENCHES = {
             resolution,
         ),
         Bench("stream", StreamCase, STREAM_CASES, QUICK_STREAM_CASES, measure_stream, "product", stream),
+        Bench(
+            "stream_train", StreamTrainCase, STREAM_TRAIN_CASES, QUICK_STREAM_TRAIN_CASES, measure_stream_train, "plain",
+            stream_train,
+        ),
+        Bench(
+            "stream_segment", StreamSegmentCase, STREAM_SEGMENT_CASES, QUICK_STREAM_SEGMENT_CASES, measure_stream_segment,
+            "npy", stream_segment,
+        ),
         Bench("dense", DenseCase, DENSE_CASES, QUICK_DENSE_CASES, measure_dense, "product", dense),
+        Bench("bags", BagCase, BAG_CASES, QUICK_BAG_CASES, measure_bags, "product", bags),
         Bench("export", ExportCase, EXPORT_CASES, QUICK_EXPORT_CASES, measure_export, "product", export),
     )
 }  # fmt: skip

@@ -55,7 +55,7 @@ def parse(kind: type[Options], words: Sequence[str], title: str, default: Option
     return parsed
 
 
-MAY_BE_EMPTY = ("--model.args", "--model.swap", "--augment.auto", "--data.images", "--data.masks")
+MAY_BE_EMPTY = ("--model.args", "--model.swap", "--augment.auto", "--data.images", "--data.masks", "--data.labels")
 """Options whose value may be an empty text."""
 
 

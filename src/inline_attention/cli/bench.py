@@ -4,9 +4,9 @@ import io
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 from rich.box import SIMPLE_HEAD
@@ -87,10 +87,27 @@ class BenchStream(BenchOptions):
 
     seconds: float = 15.0
     """How long to time the plain forward pass that streaming is compared with."""
+    train: bool = False
+    """Measure a training step instead, in bands, plain and with softmax: time, memory, and what fits in 8 GB."""
+    segment: bool = False
+    """Measure segmentation instead, from an image file to a map in a file, beside overlapping tiles through softmax."""
+    sizes: str | None = None
+    """With --train or --segment: sides of the images in pixels, such as 2048,8192; unset: up to 16,384."""
 
     def run(self) -> None:
         """Measure, write, print."""
-        _run(self, "stream")
+        if self.train and self.segment:
+            raise ValueError("--train and --segment are two benches: give one of them")
+        if not (self.train or self.segment):
+            if self.sizes is not None:
+                raise ValueError(f"--sizes {self.sizes} is of --train and --segment: give one of them too")
+            _run(self, "stream")
+            return
+        from ..bench.suite import BENCHES
+
+        name = "stream_train" if self.train else "stream_segment"
+        like = (BENCHES[name].quick if self.quick else BENCHES[name].cases)[0]
+        _run(self, name, None if self.sizes is None else [replace(like, size=size) for size in _sizes(self.sizes)])
 
 
 @dataclass(frozen=True)
@@ -103,6 +120,18 @@ class BenchDense(BenchOptions):
     def run(self) -> None:
         """Measure, write, print."""
         _run(self, "dense")
+
+
+@dataclass(frozen=True)
+class BenchBags(BenchOptions):
+    """Slides as bags of up to 100,000 tiles, made with a rule: accuracy, time and memory of InLine, softmax and pooling."""
+
+    seconds: float = 15.0
+    """How long to time a training step of the candidates of one case; training them takes half an hour each."""
+
+    def run(self) -> None:
+        """Measure, write, print."""
+        _run(self, "bags")
 
 
 @dataclass(frozen=True)
@@ -149,7 +178,17 @@ class BenchCompare:
             sys.exit(1)
 
 
-def _run(options: BenchOptions, name: str) -> None:
+def _sizes(text: str) -> list[int]:
+    try:
+        sizes = [int(size) for size in text.split(",")]
+    except ValueError:
+        sizes = []
+    if not sizes or min(sizes) < 32:
+        raise ValueError(f"--sizes is sides in pixels from 32 on, with commas between, such as 2048,8192, got {text!r}")
+    return sizes
+
+
+def _run(options: BenchOptions, name: str, chosen: Sequence[Any] | None = None) -> None:
     from ..bench.result import Result, machine
     from ..bench.suite import BENCHES
 
@@ -158,7 +197,7 @@ def _run(options: BenchOptions, name: str) -> None:
     device = usable_device(options.device)
     prepare_folder(options.out)
     bench = BENCHES[name]
-    cases = bench.quick if options.quick else bench.cases
+    cases = chosen or (bench.quick if options.quick else bench.cases)
     measured = bench.run(cases, seconds=options.seconds, device=device, seed=options.seed)
     records: list[Record] = []
     try:

@@ -97,8 +97,10 @@ def predict_dense(options: "Predict", model: str, device: "torch.device") -> Non
 
 def _check(options: "Predict", task: str) -> None:
     """Raise for options that this task has no use for."""
-    if options.stream or options.ema:
-        raise ValueError("--stream and --ema are for models that classify: leave them out")
+    if options.stream:
+        raise ValueError("--stream is for models that classify or segment: leave it out")
+    if options.ema:
+        raise ValueError("--ema is for models that classify: leave it out")
     if options.threshold is not None and task != "detect":
         raise ValueError("--threshold is for models that detect: leave it out")
     if options.threshold is not None and not 0 <= options.threshold <= 1:

@@ -29,11 +29,11 @@ HARDEST = 10
 
 @dataclass(frozen=True)
 class Eval:
-    """Measure a trained model: accuracy, COCO's average precision or mean intersection over union, also by class."""
+    """Measure a trained model: accuracy, COCO's average precision, mean intersection over union, or as slides' labels need."""
 
     model: Annotated[str, tyro.conf.Positional]
     """A run's folder, a file of weights (ours or the authors'), or a model's name with --pretrained or --weights."""
-    task: Literal["classify", "detect", "segment"] | None = None
+    task: Literal["classify", "detect", "segment", "bags", "slides"] | None = None
     """What the model was trained for; unset: as its file says."""
     pretrained: bool = False
     """Take the published weights of a model that is given by name; they are downloaded unless they are here."""
@@ -41,6 +41,10 @@ class Eval:
     """For a model that is given by name: a file of weights, or a folder of published files."""
     data: str | None = None
     """Images: any source of `inline train`, or a folder of class folders; unset: those of the run."""
+    labels: str | None = None
+    """A CSV with the labels of slides, with --data; unset: that of the run."""
+    columns: tuple[str, ...] = ()
+    """Columns of --labels with the labels; unset: as for `inline train`."""
     root: str | None = None
     """Folder of a wds/, hfds/ or torch/ source."""
     split: str | None = None
@@ -77,6 +81,7 @@ class Eval:
         from ..training.eval_images import validation_set
         from ..training.load_trained import load_trained, task_named
         from ..training.recipe import check
+        from .bags import evaluate_bags
         from .dense import evaluate_dense
 
         if self.batch is not None and self.batch < 1:
@@ -84,6 +89,11 @@ class Eval:
         task = task_named(self.model, self.weights)
         if self.task not in (None, task):
             raise ValueError(f"{self.weights or self.model} was trained to {task}, not to {self.task}")
+        if task in ("bags", "slides"):
+            evaluate_bags(self, task)
+            return
+        if self.labels is not None or self.columns:
+            raise ValueError(f"--{'columns' if self.labels is None else 'labels'} is for models of slides: leave it out")
         if task != "classify":
             evaluate_dense(self)
             return
@@ -202,23 +212,25 @@ def print_rest(
     *,
     bad: tuple[str, ...],
     unit: str = "",
+    what: str = "images",
 ) -> None:
     """Print what comes below the table: the images, the hardest classes, a warning, what was left out, what was written."""
     source = images.source
-    about = f"{found.images:,} images of {images.name}, split {source.split_text}, fingerprint {source.scored['fingerprint']}"
+    about = f"{found.images:,} {what} of {images.name}, split {source.split_text}, fingerprint {source.scored['fingerprint']}"
     console.print(about, highlight=False, soft_wrap=True, markup=False)
     pairs = zip(found.details["per_class"], classes, strict=True)
     by_score = sorted((value, name) for value, name in pairs if value is not None)
     hardest = ", ".join(f"{name} {value:.1f}{unit}" for value, name in by_score[:HARDEST] if value < 100)
-    console.print(f"Hardest classes: {hardest or 'none, all are right'}", highlight=False, soft_wrap=True, markup=False)
+    if by_score:
+        console.print(f"Hardest classes: {hardest or 'none, all are right'}", highlight=False, soft_wrap=True, markup=False)
     if images.trained_on:
         some = "all of them" if images.trained_on >= len(source.val) else f"{images.trained_on:,} of them"
-        console.print(f"The run was trained on {some}: this is no measure of other images.", highlight=False, soft_wrap=True)
+        console.print(f"The run was trained on {some}: this is no measure of other {what}.", highlight=False, soft_wrap=True)
     elif images.chosen_by:
-        note = "These weights were chosen by these very images; the table of their run has the last weights' score."
+        note = f"These weights were chosen by these very {what}; the table of their run has the last weights' score."
         console.print(note, highlight=False, soft_wrap=True)
     if bad:
-        console.print(f"{len(bad)} images or entries were left out:", highlight=False)
+        console.print(f"{len(bad)} {what} or entries were left out:", highlight=False)
         for text in bad:
             console.print(f"  {text}", highlight=False, soft_wrap=True, markup=False)
     drawn = ", confusion.png" if found.details.get("confusion") else ""

@@ -136,6 +136,10 @@ class Export:
         source = str(self.weights or self.model)
         if task == "detect":
             raise ValueError(f"{source} was trained to detect: {NO_DETECTORS}")
+        if task == "bags":
+            raise ValueError(
+                f"{source} is a model for bags of tiles, whose mask an exported file would not take: it has no export"
+            )
         if task == "segment":
             return self._load_segmenter(source)
         if there or self.weights is not None or self.pretrained:

@@ -11,8 +11,10 @@ EXTRAS = {
     **dict.fromkeys(("accelerate", "scipy", "sklearn", "torchmetrics", "tensorboard"), "train"),
     **dict.fromkeys(("pycocotools", "segmentation_models_pytorch"), "dense"),
     **dict.fromkeys(("onnx", "onnx_ir", "onnxruntime", "onnxscript"), "onnx"),
+    **dict.fromkeys(("imagecodecs", "openslide", "rasterio", "tifffile", "zarr"), "large"),
     **dict.fromkeys(("nncf", "openvino"), "openvino"),
     "gradio": "explore",
+    "h5py": "bags",
 }
 """Which extra of the package brings a module that is missing; the others come with `cli`."""
 

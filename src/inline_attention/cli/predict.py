@@ -1,12 +1,14 @@
-"""`inline predict`: classify images; or, with detectors and segmenters, draw what they find."""
+"""`inline predict`: classify images or slides; or, with detectors and segmenters, draw what they find."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
+from .large_options import LargeOptions
 from .main import warn
+from .map_options import MapOptions
 
 if TYPE_CHECKING:
     import torch
@@ -16,23 +18,27 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Predict:
-    """Classify images; or draw objects or segments over them, with models that detect or segment.
+    """Classify images; draw objects or segments over them; or predict slides from files of tile features, as the model does.
 
     With --onnx FILE or --openvino FILE, an exported model is used, without torch: `inline predict --onnx FILE --help`.
     """
 
     images: Annotated[tuple[str, ...], tyro.conf.Positional]
-    """Files, folders, or '-' for the standard input: an image, or a list of paths, one a line."""
+    """Files, folders, or '-' for the standard input: an image, or a list of paths, one a line. Or files of features."""
     model: str | None = None
     """A run's folder, a file of weights, or a model's name with --pretrained or --weights; unset: the newest under runs/."""
-    task: Literal["classify", "detect", "segment"] | None = None
+    task: Literal["classify", "detect", "segment", "bags", "slides"] | None = None
     """What the model was trained for; unset: as its file says."""
     pretrained: bool = False
     """Take the published weights of a model that is given by name; they are downloaded unless they are here."""
     weights: Path | None = None
     """For a model that is given by name: a file of weights, or a folder of published files."""
     out: Path | None = None
-    """Folder for the images that detectors and segmenters draw; unset: predictions/."""
+    """Folder for the images that detectors and segmenters draw, and for maps; with --stream, a file for one map."""
+    attention: bool = False
+    """Slides: write how the model weighs each tile, as GeoJSON that QuPath opens and as PNG."""
+    layer: int = -1
+    """Of --attention: the number of the layer, from 0 on; -1: the last one."""
     threshold: float | None = None
     """Detection: the least score of an object that is printed and drawn; unset: 0.5."""
     inference: Literal["whole", "slide"] | None = None
@@ -46,7 +52,9 @@ class Predict:
     batch: int = 16
     """Images at once."""
     stream: bool = False
-    """Classify each file at its own size, however large, in bands of rows, instead of resized: for all-InLine models."""
+    """Classify each file at its own size, however large, in bands of rows, instead of resized: TIFF, slides, maps, .npy ..."""
+    large: Annotated[LargeOptions, tyro.conf.arg(name="")] = field(default_factory=LargeOptions)
+    maps: Annotated[MapOptions, tyro.conf.arg(name="")] = field(default_factory=MapOptions)
     folder: Path | None = None
     """Folder for the temporary files of --stream; unset: the system's."""
     skip_bad: bool = False
@@ -60,7 +68,6 @@ class Predict:
         """Predict a batch at a time, and print as results come."""
         from ..training.load_trained import load_trained, task_named
         from .arguments import usable_device
-        from .dense import predict_dense
         from .train import newest_run
 
         self._check()
@@ -73,8 +80,12 @@ class Predict:
         task = task_named(model, self.weights)
         if self.task not in (None, task):
             raise ValueError(f"{self.weights or model} was trained to {task}, not to {self.task}")
+        if not (task == "segment" and self.stream):
+            self.maps.refuse()
+        if task != "bags" and (self.attention or self.layer != -1):
+            raise ValueError("--attention and --layer are for models of slides: `inline analyze maps` draws those of images")
         if task != "classify":
-            predict_dense(self, str(self.weights or model), device)
+            self._predict_other(task, str(self.weights or model), device)
             return
         for name in ("out", "threshold", "inference", "side"):
             if getattr(self, name) is not None:
@@ -86,6 +97,22 @@ class Predict:
         else:
             self._resize(trained, device)
 
+    def _predict_other(self, task: str, model: str, device: "torch.device") -> None:
+        """Boxes, masks and labels of pixels, and slides."""
+        from .bags import predict_bags
+        from .dense import predict_dense
+        from .segment_files import predict_maps
+        from .slides import predict_slides
+
+        if task == "bags":
+            predict_bags(self, model, device)
+        elif task == "slides":
+            predict_slides(self, model, device)
+        elif task == "segment" and self.stream:
+            predict_maps(self, model, device)
+        else:
+            predict_dense(self, model, device)
+
     def _check(self) -> None:
         if not self.images:
             raise ValueError("no images: give files, folders, or '-' for the standard input")
@@ -93,6 +120,8 @@ class Predict:
             raise ValueError(f"--batch and --top must be positive, got {self.batch} and {self.top}")
         if self.folder is not None and not self.stream:
             raise ValueError(f"--folder {self.folder} is where --stream works: give --stream too")
+        if not self.stream:
+            self.large.refuse_without("--stream")
 
     def _resize(self, trained: "Trained", device: "torch.device") -> None:
         """Classify resized images, a batch at a time."""
@@ -118,22 +147,22 @@ class Predict:
         from ..large.stream import stream
         from ..lite.text import printable
         from ..training.load_trained import top_of_logits
+        from .file_batch import find_files
         from .predict_output import print_classes
         from .progress import step_counter
 
         data = trained.data
         mean, std = normalisation(data)
         ways_through(trained.model, "--stream")
-        for name in self.images:
-            if not Path(name).is_file():
-                raise ValueError(f"--stream takes files, images or .npy arrays, got {name}")
+        for name in [str(file.path) for file in find_files(self.images)]:
             try:
-                image = open_image(name, channels=data.channels, mean=mean, std=std)
+                image = open_image(self.large.open(name), channels=data.channels, mean=mean, std=std)
                 with step_counter(printable(Path(name).name), Console(stderr=True)) as progress:
                     found = stream(trained.model, image, progress=progress, folder=self.folder)
             except ValueError as error:
+                said = str(error) if name in str(error) else f"{name}: {error}"
                 if not self.skip_bad:
-                    raise ValueError(f"{name}: {error} (--skip-bad goes on)") from error
-                warn(f"{name}: {error}")
+                    raise ValueError(f"{said} (--skip-bad goes on)") from error
+                warn(said)
                 continue
             print_classes([name], top_of_logits(trained, found.logits, self.top, [name]), as_json=self.json)

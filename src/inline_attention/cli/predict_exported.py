@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 NOT_FOR_FILES = (
     *("model", "task", "pretrained", "weights", "threshold", "inference", "side", "ema", "stream", "folder", "device"),
+    *("large", "maps", "attention", "layer"),
 )
 """Options of `inline predict` that an exported file has no use for."""
 

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 Item = TypeVar("Item")
 
@@ -45,23 +45,13 @@ def counter(label: str, total: int, console: Console) -> Iterator[Callable[[int]
 @contextmanager
 def step_counter(label: str, console: Console) -> Iterator[Callable[[int, int], None]]:
     """The same for work that knows its own length: call it with (done, total)."""
-    start = last_line = perf_counter()
     if console.is_terminal:
         columns = (TextColumn(label), BarColumn(), MofNCompleteColumn(), TextColumn("left"), TimeRemainingColumn())
         with Progress(*columns, console=console, transient=True) as progress:
             task = progress.add_task(label, total=None)
             yield lambda done, total: progress.update(task, completed=min(done, total), total=total)
         return
-
-    def print_line(done: int, total: int) -> None:
-        nonlocal last_line
-        now = perf_counter()
-        if now - last_line >= 10:
-            last_line = now
-            rate = done / (now - start)
-            console.print(f"{label}: {min(done, total)}/{total}, {rate:.0f}/s, {max(0, total - done) / rate:.0f} s left")
-
-    yield print_line
+    yield _line_printer(label, console)
 
 
 @contextmanager
@@ -77,3 +67,60 @@ def stages(console: Console) -> Iterator[Callable[[str], None]]:
         console.print(f"{perf_counter() - start:.0f} s: {text}", highlight=False, markup=False, soft_wrap=True)
 
     yield print_line
+
+
+class BatchProgress:
+    """Progress of files that take long: a bar of the files and one of the file at hand on a terminal, lines in a log."""
+
+    def __init__(self, total: int, console: Console) -> None:
+        self.total, self.console, self.done = total, console, 0
+        text = TextColumn("{task.description}")
+        columns = (text, BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn())
+        self._bars = Progress(*columns, console=console, transient=True) if console.is_terminal else None
+        self._files = None if self._bars is None or total == 1 else self._bars.add_task("files", total=total)
+        self._file: TaskID | None = None
+
+    def __enter__(self) -> "BatchProgress":
+        if self._bars is not None:
+            self._bars.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._bars is not None:
+            self._bars.stop()
+
+    def begin(self, name: str) -> Callable[[int, int], None]:
+        """The next file; a function to call with (done, total) of its parts."""
+        label = name if self.total == 1 else f"{self.done + 1}/{self.total} {name}"
+        if self._bars is None:
+            return _line_printer(label, self.console)
+        bars, task = self._bars, self._bars.add_task(escape(label), total=None)
+        self._file = task
+        return lambda done, total: bars.update(task, completed=min(done, total), total=total)
+
+    def end(self) -> None:
+        """The file is done, or has failed."""
+        if self._bars is not None and self._file is not None:
+            self._bars.remove_task(self._file)
+        self.skip()
+
+    def skip(self) -> None:
+        """A file needs no work."""
+        self.done += 1
+        if self._bars is not None and self._files is not None:
+            self._bars.advance(self._files)
+
+
+def _line_printer(label: str, console: Console) -> Callable[[int, int], None]:
+    """Prints a line every ten seconds."""
+    start = last_line = perf_counter()
+
+    def print_line(done: int, total: int) -> None:
+        nonlocal last_line
+        now = perf_counter()
+        if now - last_line >= 10:
+            last_line = now
+            rate = done / (now - start)
+            console.print(f"{label}: {min(done, total)}/{total}, {rate:.0f}/s, {max(0, total - done) / rate:.0f} s left")
+
+    return print_line

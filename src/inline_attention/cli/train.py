@@ -28,12 +28,18 @@ if TYPE_CHECKING:
 class TrainOptions:
     """The options of `inline train` that are not fields of the recipe."""
 
-    task: Literal["classify", "detect", "segment"] | None = None
-    """What to learn: classes of images, objects with boxes and masks, or classes of pixels. Short for --task.name."""
+    task: Literal["classify", "detect", "segment", "bags", "slides"] | None = None
+    """What to learn: classes of images, objects with boxes and masks, classes of pixels, or slides from bags of tile features
+    or from their whole images. Short for --task.name."""
+    large: bool = False
+    """Learn from whole images of any size, read by rows, with --labels: see docs/large_training.md. Short for --task slides."""
     recipe: str | None = None
     """A recipe of the package, by name, or a TOML file; unset: one that suits the data."""
     data: str | None = None
-    """Images: a folder of class folders, or, to detect and segment, one as in docs/dense.md. Short for --data.source."""
+    """Images: a folder of class folders, or, to detect and segment, one as in docs/dense.md; or a folder of tile features.
+    Short for --data.source."""
+    labels: str | None = None
+    """A CSV with the labels of slides, whose tile features are in --data: see docs/bags.md. Short for --data.labels."""
     out: Path | None = None
     """Folder of the run; unset: a new one under runs/."""
     resume: bool = False
@@ -81,6 +87,8 @@ class Train(TrainOptions):
         recipe = self.settings
         if self.task not in (None, recipe.task.name):
             raise ValueError(f"--task {self.task}: the recipe is for --task {recipe.task.name}; leave out one of the two")
+        if self.large and recipe.task.name != "slides":
+            raise ValueError(f"--large is for slides from their images, and the recipe is for --task {recipe.task.name}")
         if self.seed is not None:
             recipe = replace(recipe, run=replace(recipe.run, seed=self.seed))
         if self.skip_bad:
@@ -147,6 +155,7 @@ class Train(TrainOptions):
     def _finish(self, outcome: "TrainingResult", task: "Task") -> None:
         """Draw the curves, print the result and what to do next."""
         from ..training.plots import draw_confusion, draw_curve
+        from .bags import draw_bags
         from .drawings import draw_attention, draw_predictions
         from .train_report import print_result
 
@@ -156,10 +165,10 @@ class Train(TrainOptions):
             print(f"Stopped and saved. Go on: inline train --out {shlex.quote(str(out))} --resume", file=sys.stderr)
             sys.exit(130)
         if outcome.best.get("confusion"):
-            unit = "images" if recipe.task.name == "classify" else "pixels"
+            unit = {"classify": "images", "bags": "slides", "slides": "slides"}.get(recipe.task.name, "pixels")
             written.append(draw_confusion(outcome.best["confusion"], outcome.classes, out / "confusion.png", unit))
-        draw = draw_attention if recipe.task.name == "classify" else draw_predictions
-        if drawn := draw(out, outcome.source):
+        draw = {"classify": draw_attention, "bags": draw_bags}.get(recipe.task.name, draw_predictions)
+        if recipe.task.name != "slides" and (drawn := draw(out, outcome.source)):
             written.append(drawn)
         if self.json:
             last = [row for row in outcome.rows if row["kind"] == "evaluation"][-1]

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from ..data.config import DataConfig
+from ..data.config import DataConfig, Target
 from ..training.config import Recipe, nearest
 from ..training.recipe import absolute_source, load
 from .arguments import explain, silent_tyro, unset_values
@@ -15,7 +15,7 @@ from .train import Train, TrainOptions, newest_run
 if TYPE_CHECKING:
     from ..data.sources import Source
 
-DENSE = {"detect": "detect_small", "segment": "segment_small"}
+DENSE = {"detect": "detect_small", "segment": "segment_small", "bags": "bags", "slides": "slides"}
 """Recipes of tasks for which the images do not decide the recipe."""
 SECTIONS = [entry.name for entry in fields(Recipe)]
 
@@ -25,11 +25,15 @@ class EarlyOptions:
     """The options that decide the defaults of the others. tyro parses them first, and leaves the rest."""
 
     task: str | None = None
+    large: bool = False
     task_name: Annotated[str | None, tyro.conf.arg(name="task.name")] = None
     recipe: str | None = None
     resume: bool = False
     out: Path | None = None
     data: str | None = None
+    labels: Annotated[str | None, tyro.conf.arg(aliases=["--data.labels"])] = None
+    columns: Annotated[tuple[str, ...], tyro.conf.arg(name="data.columns")] = ()
+    target: Annotated[Target, tyro.conf.arg(name="task.target")] = "auto"
     source: Annotated[str | None, tyro.conf.arg(name="data.source")] = None
     root: Annotated[str | None, tyro.conf.arg(name="data.root")] = None
     train: Annotated[str | None, tyro.conf.arg(name="data.train")] = None
@@ -88,17 +92,20 @@ def starting_recipe(early: EarlyOptions) -> "tuple[str | None, Recipe, tuple[Dat
     else:
         name, recipe, opened = _suiting(early)
     source = absolute_source(early.data or early.source or recipe.data.source)
+    labels = early.labels or recipe.data.labels
     schedule = recipe.schedule
     if early.epochs is not None and 0 <= early.epochs < schedule.warmup:
         schedule = replace(schedule, warmup=0)
     if early.steps is not None and early.steps >= 0:
         schedule = replace(schedule, warmup=0, warmup_steps=early.steps // 20)
-    return name, replace(recipe, data=replace(recipe.data, source=source), schedule=schedule), opened
+    data = replace(recipe.data, source=source, labels=absolute_source(labels) if labels else "")
+    return name, replace(recipe, data=data, schedule=schedule), opened
 
 
 def _suiting(early: EarlyOptions) -> "tuple[str, Recipe, tuple[DataConfig, Source] | None]":
     """Name and recipe for the data, and the images if it took opening them; the digits' if no data is given."""
-    source, task = early.data or early.source, early.task or early.task_name or "classify"
+    usual_task = "slides" if early.large else "bags" if early.labels else "classify"
+    source, task = early.data or early.source, early.task or early.task_name or usual_task
     if task in DENSE:
         return DENSE[task], *_suiting_dense(early, task, source)
     if source is None:
@@ -107,7 +114,8 @@ def _suiting(early: EarlyOptions) -> "tuple[str, Recipe, tuple[DataConfig, Sourc
     from ..training.chosen_recipe import choose_recipe, looks_dense
 
     if suited := looks_dense(Path(source)):
-        raise ValueError(f"{source} has {suited[1]}, not class folders: --task {suited[0]}")
+        needs = " --labels FILE.csv" if suited[0] == "bags" else ""
+        raise ValueError(f"{source} has {suited[1]}, not class folders: --task {suited[0]}{needs}")
     usual = DataConfig(source=absolute_source(source), root=early.root)
     data = replace(usual, train=early.train or usual.train, val=early.val or usual.val)
     opened = open_source(data)
@@ -115,17 +123,20 @@ def _suiting(early: EarlyOptions) -> "tuple[str, Recipe, tuple[DataConfig, Sourc
 
 
 def _suiting_dense(early: EarlyOptions, task: str, source: str | None) -> "tuple[Recipe, tuple[DataConfig, Source] | None]":
-    """The small recipe of a task fitted to the images, and the images."""
+    """The small recipe of a task fitted to the images or slides, and these."""
     recipe = load(DENSE[task])
     if early.help:
         return recipe, None
     if source is None:
-        raise ValueError(f"--task {task} needs images: --data DIR")
+        raise ValueError(f"--task {task} needs {'tile features' if task == 'bags' else 'images'}: --data DIR")
     from ..training.dense_recipe import fit_recipe
     from ..training.task import make_task
 
-    given = {name: getattr(early, name) for name in ("limit", "images", "masks", "ignore", "class_name", "skip_bad")}
+    names = ("limit", "images", "masks", "ignore", "class_name", "skip_bad", "columns")
+    given: dict[str, Any] = {name: getattr(early, name) for name in names}
+    given["labels"] = absolute_source(early.labels) if early.labels else ""
     data = replace(recipe.data, source=absolute_source(source), val=early.val or recipe.data.val, **given)
+    recipe = replace(recipe, task=replace(recipe.task, target=early.target))
     opened = make_task(replace(recipe, data=data)).open()
     return fit_recipe(recipe, opened, early.size), (data, opened)
 

@@ -26,6 +26,8 @@ LOG_SECONDS = 10.0
 """Seconds between two lines about training in a log."""
 LARGE_SIDE, SEEN_IMAGES = 512, 5
 """Pixels above which images are large, and how many of them are read to find out."""
+THREE_DIGITS = ("loss", "auc", "mae", "rmse", "r2", "pearson")
+"""Metrics that are no shares in percent."""
 STREAMING_MODELS = ("inline_pvt_nano", "inline_deit_nano")
 """Small models whose blocks are all InLine, which `stream` takes at any size."""
 
@@ -73,12 +75,18 @@ class TrainingReport:
         self.bar = Progress(*columns, TextColumn("{task.fields[text]}"), console=self.console, transient=True)
         self.training = self.bar.add_task("training", total=plan.steps, completed=start, text="")
         self.evaluation = self.bar.add_task("evaluating", total=1, text="", visible=False)
+        self.image = self.bar.add_task("this image", total=1, text="", visible=False)
         self.bar.start()
 
     def step(self, step: int, loss: float, images_per_second: float) -> None:
         """Show a finished step."""
         if self.bar is not None:
             self.bar.update(self.training, completed=step, text=f"loss {loss:.3f}, {images_per_second:,.0f} images/s")
+
+    def within(self, done: int, total: int) -> None:
+        """Show how far a large image is."""
+        if self.bar is not None:
+            self.bar.update(self.image, completed=done, total=total, visible=done < total)
 
     def logged(self, row: dict[str, Any]) -> None:
         """Print the metrics of training."""
@@ -110,12 +118,17 @@ class TrainingReport:
 
 def _with_unit(value: float | None, label: str) -> str:
     """A number with the unit that its label has."""
-    return f"{number(value)} %" if label.endswith(" %") else number(value)
+    return f"{number(value)} %" if label.endswith(" %") else number(value, 3)
 
 
 def number(value: float | None, digits: int = 2) -> str:
     """A number with two digits, or a dash for None."""
     return "-" if value is None else f"{value:.{digits}f}"
+
+
+def metric_number(row: Mapping[str, Any], name: str, key: str | None = None) -> str:
+    """A metric of a row, with three digits unless it is a share in percent."""
+    return number(row[key or name], 3 if name in THREE_DIGITS else 2)
 
 
 def _duration(seconds: float) -> str:
@@ -165,9 +178,13 @@ def print_result(outcome: "TrainingResult", task: "Task", written: list[Path]) -
             console.print(f"  {text}", highlight=False, soft_wrap=True, markup=False)
     names = ", ".join(path.name for path in written)
     console.print(f"Written: {outcome.folder}: best.safetensors, metrics.csv, {names}", highlight=False, soft_wrap=True)
-    analyze = f", inline analyze report {outcome.folder}" if task.recipe.task.name == "classify" else ""
+    what, last_words = {
+        "classify": ("IMAGE", f", inline analyze report {outcome.folder}"),
+        "bags": ("FILE.h5", " --attention"),
+        "slides": ("SLIDE", ""),
+    }.get(task.recipe.task.name, ("IMAGE", ""))
     console.print(
-        f"Next: inline eval {outcome.folder}, inline predict IMAGE --model {outcome.folder}{analyze}",
+        f"Next: inline eval {outcome.folder}, inline predict {what} --model {outcome.folder}{last_words}",
         highlight=False,
         soft_wrap=True,
     )
@@ -196,9 +213,7 @@ def _streaming(outcome: "TrainingResult", size: tuple[int, int]) -> str:
 
 def _numbers(task: "Task", row: dict[str, Any], prefix: str, *, few: bool) -> list[str]:
     """The numbers of the task's columns; top-5 means nothing with five classes or fewer."""
-    return [
-        "-" if name == "top5" and few else number(row[f"{prefix}{name}"], 3 if name == "loss" else 2) for name in task.columns
-    ]
+    return ["-" if name == "top5" and few else metric_number(row, name, f"{prefix}{name}") for name in task.columns]
 
 
 def print_dry_run(task: "Task", device: str, source: "Source | None", name: str, *, as_json: bool) -> None:
@@ -232,3 +247,5 @@ def print_dry_run(task: "Task", device: str, source: "Source | None", name: str,
         "images; saving and the start come on top",
     ):
         print(line)
+    if found.disk_bytes:
+        print(f"about {found.disk_bytes / 2**20:,.0f} MB of temporary files for the largest image; run.keep takes less")

@@ -5,6 +5,11 @@ from typing import Literal
 
 from ..lite.limits import HUGE, TINY, input_fault
 
+Target = Literal["auto", "class", "labels", "number"]
+"""What is learned of a slide: one class, several labels that are 0 or 1 each, or a number."""
+OffGrid = Literal["nearest", "refuse"]
+"""What to do with a tile between the cells of the grid: put it into the nearest free cell, or refuse the file."""
+
 
 @dataclass(frozen=True)
 class DataConfig:
@@ -30,8 +35,24 @@ class DataConfig:
     """Labels of the masks that are ignored, to segment besides 255: they are no classes, or no objects."""
     class_name: str = "object"
     """To detect with instance masks: the name of their one class."""
+    labels: str = ""
+    """To learn from slides: a CSV with a column that names them, such as slide_id, and their labels; it may have split and
+    patient_id."""
+    columns: tuple[str, ...] = ()
+    """Columns of this table that are learned; unset: label, or the only other column, or all others if they are 0 or 1."""
+    level: int | None = None
+    """Slides from their images: level of a file's pyramid to read, 0 for the finest; unset: 0."""
+    mpp: float | None = None
+    """Pixel size to read them at, in micrometres (slides) or metres (maps), in place of a level."""
+    select: tuple[str, ...] = ()
+    """Channels of a file that the model sees, by number or name, as many as data.channels; unset: all but alpha."""
+    value_range: tuple[float, float] | None = None
+    """Values of a file that become black and white; unset: all of 8 or 16 bits, 0 to 1 of floating-point numbers."""
+    valid: str | None = None
+    """Which pixels of a slide count: tissue, nodata, none for all, or an image file; unset: those that hold data."""
     size: tuple[int, int] = (32, 32)
-    """Height and width that images are resized to; to segment, of the crop, whose shorter side images are scaled to."""
+    """Height and width that images are resized to; to segment, of the crop, whose shorter side images are scaled to; of bags,
+    the grid that position embeddings are made for."""
     channels: Literal[1, 3] = 3
     """3 for colour, 1 for grey."""
     crop_mode: Literal["squash", "center"] = "squash"
@@ -78,6 +99,10 @@ class AugmentConfig:
     """Probability of a horizontal flip."""
     vflip: float = 0.0
     """Probability of a vertical flip."""
+    turn: float = 0.0
+    """Probability of turning a slide by one, two or three quarters."""
+    drop_tiles: float = 0.0
+    """Share of a bag's tiles that are left out."""
     color_jitter: float = 0.0
     """Strength of random brightness, contrast and saturation (and hue, to detect and segment); RandAugment takes its place."""
     auto: str = ""

@@ -35,8 +35,8 @@ class ImageDataset(Protocol):
         """Name of the image for messages, such as its path."""
 
     @abstractmethod
-    def load(self, index: int, channels: int) -> tuple[Image.Image, Any]:
-        """Image and label: for classification, the number of its class."""
+    def load(self, index: int, channels: int) -> tuple[Any, Any]:
+        """Image (or bag of tiles) and label: for classification, the number of its class."""
 
     def labels(self) -> Sequence[int] | None:
         """Classes of all images, if known without reading them."""
@@ -214,7 +214,7 @@ class Subset(ImageDataset):
         return self.whole.name(self.indices[index])
 
     @override
-    def load(self, index: int, channels: int) -> tuple[Image.Image, Any]:
+    def load(self, index: int, channels: int) -> tuple[Any, Any]:
         return self.whole.load(self.indices[index], channels)
 
     @override

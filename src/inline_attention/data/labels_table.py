@@ -9,14 +9,12 @@ from dataclasses import dataclass, replace
 from hashlib import blake2b
 from math import isfinite
 from pathlib import Path
-from typing import Literal
 
 from ..lite.decode import first_line
 from ..lite.text import check_names, printable
+from .config import Target
 from .splits import SPELLINGS, canonical
 
-Target = Literal["auto", "class", "labels", "number"]
-"""What is learned of a slide: one class, several labels that are 0 or 1 each, or a number."""
 SLIDE_COLUMNS = ("slide_id", "slide", "image_id", "image", "filename", "file", "name")
 PATIENT_COLUMNS = ("patient_id", "patient", "case_id", "case")
 SPLIT_COLUMNS = ("split",)

@@ -18,7 +18,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from PIL import Image
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, get_worker_info
 
@@ -27,8 +26,8 @@ from ..lite.decode import BadImageError, decode, open_pillow
 from ..lite.text import printable
 from .datasets import ImageDataset, StreamingDataset
 
-Transform = Callable[[Image.Image, Any], tuple[Any, Any]]
-"""(image, label) -> (model input, target)."""
+Transform = Callable[[Any, Any], tuple[Any, Any]]
+"""(image or bag, label) -> (model input, target)."""
 
 
 class Purpose(IntEnum):

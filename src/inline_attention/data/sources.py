@@ -33,7 +33,7 @@ FASHION_CLASSES = ("t-shirt", "trouser", "pullover", "dress", "coat", "sandal", 
 
 SOURCE_FIELDS = (
     *("source", "root", "train", "val", "val_share", "limit", "skip_bad"),
-    *("images", "masks", "ignore", "class_name"),
+    *("images", "masks", "ignore", "class_name", "labels", "columns"),
 )
 """Fields of `DataConfig` that decide which images are opened."""
 

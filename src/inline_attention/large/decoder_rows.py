@@ -4,10 +4,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from ..dense.segmenter import Segmenter, SemanticFpn
 from .image_reader import RowReader
-from .row_maps import convolved, rows_of
+from .row_maps import convolved, each_pixel, rows_of
 from .semantic_fpn_rows import semantic_fpn_rows, written_shapes
 from .sweep import Sweeps
 from .tensor_file import make_tensor_files
@@ -17,19 +18,23 @@ SIDE = 16
 """Of the finest map that the decoder is tried on."""
 
 
-def coarse_logit_rows(segmenter: Segmenter, maps: Sequence[RowReader], sweeps: Sweeps) -> RowReader:
+def coarse_logit_rows(
+    segmenter: Segmenter, maps: Sequence[RowReader], sweeps: Sweeps, dropped: Tensor | None = None
+) -> RowReader:
     """`Segmenter.decode` by rows: logits at stride 4, (1, classes, rows, w).
 
     Args:
-        segmenter: in evaluation mode.
+        segmenter: without layers that normalise over the batch while training.
         maps: of its backbone, at strides 4, 8, 16, 32, each with half the sides of the one before.
         sweeps: with files for `file_shapes`.
+        dropped: (1, C, 1, 1): what training multiplies the channels before the classifier by.
     """
     decoder, dtype = segmenter.decoder, segmenter.head.weight.dtype
     if isinstance(decoder, SemanticFpn):
         merged = semantic_fpn_rows(decoder, maps, sweeps, dtype)
     else:
         merged = upernet_rows(decoder, maps, sweeps, dtype)
+    merged = merged if dropped is None else each_pixel(lambda rows: rows * dropped, merged)
     return convolved(segmenter.head, merged)
 
 

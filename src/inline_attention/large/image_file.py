@@ -1,13 +1,24 @@
 """What every image file is to the rest of the package, whatever its format: a size, channels, levels, and rows that are read.
 
-One backend for each library implements `ImageFile`. Pixels are as the file has them; `image_reader.py` scales and normalises.
+One backend for each library implements `ImageFile`, and `open_file.py` chooses it. Pixels are as the file has them;
+`large_image.py` chooses the resolution and the channels, and scales them.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+
+ALPHA, PREMULTIPLIED = "alpha", "premultiplied alpha"
+"""Names of the channel that says how opaque a pixel is; the second where the other channels are multiplied by it already."""
+COLOURS = ("red", "green", "blue")
+"""The names of the channels of a colour image."""
+
+
+MOST_NAMES = 20
+"""Channels that are named in an error."""
 
 
 @dataclass(frozen=True)
@@ -38,26 +49,46 @@ class Level:
     width: int
     downsample: float
     """How many pixels of the finest level lie along a side of one of this; 1 for the finest."""
+    rows_at_once: int | None = None
+    """Rows that are decoded together, those of a tile or a strip: part of them costs as much as all. None where any row can be
+    read by itself, as from memory."""
+
+
+def listed_channels(names: Sequence[str]) -> str:
+    """The numbers of channels, and their names where they have others: for errors. Of many, the first."""
+    told = [name if name == str(number) else f"{number} ({name})" for number, name in enumerate(names[:MOST_NAMES])]
+    return ", ".join([*told, *(["..."] if len(names) > MOST_NAMES else [])])
 
 
 class ImageFile(Protocol):
     """An open image file."""
 
-    channels: tuple[str, ...]
-    """Their names; "0", "1", ... where the file has none."""
-    dtype: np.dtype[np.generic]
-    levels: tuple[Level, ...]
-    """From the finest on; at least one."""
-    pixel_size: PixelSize | None
-    """None where the file does not say."""
-    georeference: Georeference | None
-    nodata: float | None
-    """The value of pixels that hold no data; None if all do."""
+    @property
+    def channels(self) -> tuple[str, ...]:
+        """Their names; "0", "1", ... where the file has none. See `ALPHA` and `COLOURS`."""
 
-    def read(self, level: int, start: int, stop: int) -> NDArray[np.generic]:
-        """(stop - start, width, channels): these rows of a level."""
-        ...
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Of the pixels."""
+
+    @property
+    def levels(self) -> tuple[Level, ...]:
+        """From the finest on; at least one."""
+
+    @property
+    def pixel_size(self) -> PixelSize | None:
+        """None where the file does not say."""
+
+    @property
+    def georeference(self) -> Georeference | None:
+        """None where the file does not say."""
+
+    @property
+    def nodata(self) -> float | None:
+        """The value of pixels that hold no data, which may be NaN; None if all do."""
+
+    def read(self, level: int, start: int, stop: int, channels: Sequence[int] | None = None) -> NDArray[Any]:
+        """(stop - start, width, channels): these rows of a level, all channels or these. Called by one thread at a time."""
 
     def close(self) -> None:
         """Close the file."""
-        ...

@@ -1,17 +1,22 @@
-"""Images that are read by rows, from memory, from a memory-mapped array, or from a file."""
+"""Images that are read by rows and normalised for a model: tensors, arrays, pillow's images, and files of every kind."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from ..lite.decode import HIGH_BIT_DEPTH, check_pixels, on_white, open_pillow, white_level, why, without_pillows_limit
-from ..lite.limits import MAX_STREAMED_PIXELS, max_pixels
 from ..models.finite import nonfinite
+from .image_file import COLOURS, listed_channels
+from .large_image import LargeImage
+from .numpy_file import ArrayFile
+from .open_large_image import open_large_image
+from .pillow_file import PillowFile
+
+LUMA = (0.299, 0.587, 0.114)
+"""How much red, green and blue add to grey: ITU-R BT.601, as in pillow."""
 
 
 class RowReader(NamedTuple):
@@ -25,6 +30,17 @@ class RowReader(NamedTuple):
     """(start, stop) -> (rows, W) bool, False where a pixel is no data; None where all are valid."""
 
 
+class MaskedRows(NamedTuple):
+    """A normalised image that is read by rows, of which some pixels do not count."""
+
+    height: int
+    width: int
+    read: Callable[[int, int, Tensor | None], Tensor]
+    """(start, stop, valid) -> (1, C, stop - start, W): these rows, and anything finite where they are not valid."""
+    valid: Callable[[int, int], Tensor] | None
+    """As of a `RowReader`."""
+
+
 def open_image(image: Any, *, channels: int = 3, mean: Sequence[float] = (0.0,), std: Sequence[float] = (1.0,)) -> RowReader:
     """Open an image for reading by rows.
 
@@ -32,41 +48,64 @@ def open_image(image: Any, *, channels: int = 3, mean: Sequence[float] = (0.0,),
         image: a floating-point tensor (C, H, W) or (1, C, H, W) that is normalised already, like a model's input;
             or an array (H, W, C) or (H, W) of uint8, uint16, or floating-point numbers from 0 to 1: numpy's, memory-mapped or
             not, or anything that has a shape and a dtype and can be sliced, such as zarr's; or a pillow image; or the path of a
-            `.npy` file, which is memory-mapped, or of an image that pillow reads, which is decoded as a whole, at four bytes a
-            pixel; or a `RowReader`. Of pillow's images, 16 bits and more are scaled and transparent ones are put on white.
-        channels: of the model's input.
+            file, see `open_image_file`; or such a file at a chosen resolution, see `open_large_image`; or a `RowReader`.
+        channels: of the model's input. A colour image becomes grey for a model of one channel, and a grey one is repeated for
+            one of three.
         mean, std: for normalising all but tensors, one number for each channel or one for all.
     """
     if isinstance(image, RowReader):
         return image
+    rows = open_masked(image, channels=channels, mean=mean, std=std)
+    return RowReader(rows.height, rows.width, lambda start, stop: rows.read(start, stop, None), rows.valid)
+
+
+def open_masked(image: Any, *, channels: int, mean: Sequence[float], std: Sequence[float]) -> MaskedRows:
+    """`open_image`, for rows that are read together with a mask: what is masked may hold anything."""
+    if isinstance(image, RowReader):
+        return MaskedRows(image.height, image.width, _zeroed(image.read), image.valid)
     if isinstance(image, Tensor):
         return _from_tensor(image, channels)
     normalise = _normaliser(channels, mean, std)
     if isinstance(image, str | Path):
-        opened = _open(Path(image))
-        try:
-            return open_image(opened, channels=channels, mean=mean, std=std)
-        except ValueError as error:
-            raise ValueError(f"cannot read the image {image}: {error}") from error
+        image = open_large_image(image)
+    if isinstance(image, LargeImage):
+        return _from_pixels(image, channels, normalise)
     if isinstance(image, Image.Image):
-        return _from_pillow(image, channels, normalise)
+        return _from_pixels(LargeImage(PillowFile(image)), channels, normalise)
     if not hasattr(image, "shape"):
         raise ValueError(f"an image is a tensor, an array, a pillow image or a path, got {type(image).__name__}")
-    return _from_array(image, channels, normalise)
+    return _from_pixels(LargeImage(ArrayFile(image)), channels, normalise)
 
 
 def image_for(model: nn.Module, image: Any) -> RowReader:
     """`open_image` with the model's channels, and the mean and standard deviation of its `pretrained_cfg`."""
+    return open_image(image, **input_of(model))
+
+
+def input_of(model: nn.Module) -> dict[str, Any]:
+    """What a model's input is: its channels, mean and standard deviation, as arguments."""
     configuration: dict[str, Any] = getattr(model, "pretrained_cfg", None) or {}
-    return open_image(
-        image,
-        channels=int(getattr(model, "in_chans", 3)),
-        mean=configuration.get("mean", (0.0,)),
-        std=configuration.get("std", (1.0,)),
-    )
+    return {
+        "channels": int(getattr(model, "in_chans", 3)),
+        "mean": configuration.get("mean", (0.0,)),
+        "std": configuration.get("std", (1.0,)),
+    }
 
 
-def _from_tensor(image: Tensor, channels: int) -> RowReader:
+def _zeroed(read: Callable[[int, int], Tensor]) -> Callable[[int, int, Tensor | None], Tensor]:
+    """Rows with zeros where they are not valid, which are checked then."""
+
+    def masked(start: int, stop: int, valid: Tensor | None) -> Tensor:
+        rows = read(start, stop)
+        rows = rows if valid is None else rows.masked_fill(~valid.to(rows.device), 0)
+        if nonfinite(rows):
+            raise ValueError(f"the image has pixels that are not finite (NaN or infinity) in rows {start} to {stop - 1}")
+        return rows
+
+    return masked
+
+
+def _from_tensor(image: Tensor, channels: int) -> MaskedRows:
     if image.is_meta or image.layout is not torch.strided:
         raise ValueError(f"an image must be a dense tensor with numbers, got one of layout {image.layout} on {image.device}")
     image = image.unsqueeze(0) if image.ndim == 3 else image
@@ -74,69 +113,25 @@ def _from_tensor(image: Tensor, channels: int) -> RowReader:
         raise ValueError(
             f"one image, a floating-point tensor ({channels}, H, W), is expected, got {image.dtype} {tuple(image.shape)}"
         )
-
-    def read(start: int, stop: int) -> Tensor:
-        rows = image[:, :, start:stop]
-        if nonfinite(rows):
-            raise ValueError(f"the image has pixels that are not finite (NaN or infinity) in rows {start} to {stop - 1}")
-        return rows
-
-    return RowReader(image.shape[2], image.shape[3], read)
+    return MaskedRows(image.shape[2], image.shape[3], _zeroed(lambda start, stop: image[:, :, start:stop]), None)
 
 
-def _from_array(array: Any, channels: int, normalise: Callable[[Tensor], Tensor]) -> RowReader:
-    shape, kind = tuple(array.shape), np.dtype(array.dtype)
-    if len(shape) not in (2, 3) or (shape[2] if len(shape) == 3 else 1) != channels:
-        raise ValueError(f"an array must be (H, W, {channels}), channels last, got {shape}")
-    if kind.kind != "f" and kind not in (np.uint8, np.uint16):
-        raise ValueError(f"an array must be of uint8, uint16, or floating-point numbers from 0 to 1, got {kind}")
-    maximum = 1.0 if kind.kind == "f" else float(np.iinfo(kind).max)
+def _from_pixels(image: LargeImage, channels: int, normalise: Callable[[Tensor], Tensor]) -> MaskedRows:
+    have = len(image.names)
+    grey = channels == 1 and image.names == COLOURS
+    if have != channels and not grey and not (have == 1 and channels == 3):
+        raise ValueError(
+            f"the image has {have} channels, {listed_channels(image.names)}, but the model's input has {channels}: choose "
+            f"channels, as by --channels {','.join(str(number) for number in range(channels))}"
+        )
 
-    def read(start: int, stop: int) -> Tensor:
-        rows = np.asarray(array[start:stop]).reshape(stop - start, shape[1], channels)
-        if kind.kind == "f" and not (rows.min() >= 0 and rows.max() <= 1):
-            raise ValueError(
-                f"floating-point pixels must be from 0 to 1, got {rows.min():g} to {rows.max():g} in rows {start} to {stop - 1}"
-            )
-        return normalise(torch.from_numpy(rows.astype(np.float32) / np.float32(maximum)).permute(2, 0, 1))
+    def read(start: int, stop: int, valid: Tensor | None) -> Tensor:
+        pixels = image.read(start, stop, valid)
+        if grey:
+            pixels = (pixels * pixels.new_tensor(LUMA)).sum(2, keepdim=True)
+        return normalise(pixels.permute(2, 0, 1).expand(channels, -1, -1))
 
-    return RowReader(shape[0], shape[1], read)
-
-
-def _from_pillow(image: Image.Image, channels: int, normalise: Callable[[Tensor], Tensor]) -> RowReader:
-    if channels not in (1, 3):
-        raise ValueError(f"pillow's images have 1 or 3 channels here: for {channels} pass an array (H, W, {channels})")
-    maximum = white_level(image) if image.mode in HIGH_BIT_DEPTH else 255.0
-
-    def read(start: int, stop: int) -> Tensor:
-        band = image.crop((0, start, image.width, stop))
-        if band.mode not in HIGH_BIT_DEPTH:
-            band = on_white(band).convert("RGB" if channels == 3 else "L")
-        values = np.array(band, dtype=np.float32).reshape(stop - start, image.width, -1)
-        check_pixels(values)
-        pixels = torch.from_numpy(np.clip(values / maximum, 0, 1)).permute(2, 0, 1)
-        return normalise(pixels.expand(channels, -1, -1))
-
-    return RowReader(image.height, image.width, read)
-
-
-def _open(path: Path) -> Any:
-    """A memory-mapped array, or a pillow image, decoded."""
-    if not path.is_file():
-        raise FileNotFoundError(f"no image at {path}")
-    try:
-        if path.suffix == ".npy":
-            return np.load(path, mmap_mode="r", allow_pickle=False)
-        image = open_pillow(path, limit=max_pixels(MAX_STREAMED_PIXELS))
-        try:
-            with without_pillows_limit():
-                image.load()
-        except BaseException:
-            image.close()
-            raise
-        return image
-    except Exception as error:  # numpy and pillow raise many kinds for a broken file
-        raise ValueError(f"cannot read the image {path}: {why(error)}") from error
+    return MaskedRows(image.height, image.width, read, image.has_data if image.may_lack_data else None)
 
 
 def _normaliser(channels: int, mean: Sequence[float], std: Sequence[float]) -> Callable[[Tensor], Tensor]:

@@ -1,6 +1,7 @@
 """The formats of maps that are written, and which one a result gets: by its name, and by the image that it was made from."""
 
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 
 from .segmented_map import SegmentedMap
@@ -13,6 +14,8 @@ FORMATS: dict[str, Callable[[Path, SegmentedMap], None]] = {
     "ome-tiff": write_ome_tiff,
     "ome-zarr": write_ome_zarr,
 }
+LIBRARIES = {"cog": "rasterio", "ome-tiff": "tifffile", "ome-zarr": "zarr"}
+"""What writes them."""
 ENDINGS = {"cog": ".tif", "ome-tiff": ".ome.tif", "ome-zarr": ".zarr"}
 """Of the files that are named for the user."""
 
@@ -27,6 +30,12 @@ def format_of(path: Path, *, georeferenced: bool) -> str:
     if name.endswith((".tif", ".tiff")):
         return "cog" if georeferenced else "ome-tiff"
     raise ValueError(f"a map is written as .tif, .ome.tif or .zarr, got {path}: choose one of these, or --out-format")
+
+
+def check_libraries(format: str, *, polygons: bool = False) -> None:  # noqa: A002
+    """Raise a ModuleNotFoundError, before hours of work, if what writes this format or polygons is not installed."""
+    for name in (LIBRARIES[format], *(["rasterio"] if polygons else [])):
+        import_module(name)
 
 
 def write_map(path: Path, found: SegmentedMap, format: str | None = None) -> str:  # noqa: A002  as in PIL.Image.save

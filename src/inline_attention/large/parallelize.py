@@ -123,6 +123,17 @@ class SequenceParallel(nn.Module):
         start, stop = self._split(height)[-1][self.rank]
         return start, stop
 
+    def own_rows(self, height: int) -> list[tuple[int, int]]:
+        """(start, stop) of each stage's map: the rows of this process, for an image of this height.
+
+        Raises a ValueError where `forward` would.
+        """
+        self._check_dropout()
+        shares = self._split(height)[1:]
+        for stage, rows in zip(stages_of(self.model), shares, strict=True):
+            _check_shares(blocks_of(stage), rows)
+        return [rows[self.rank] for rows in shares]
+
     def _split(self, height: int) -> list[list[tuple[int, int]]]:
         """Rows of the image, then of each stage's map, that each process has: the last map is split as evenly as possible."""
         strides = [stage.embed.stride for stage in stages_of(self.model)]
@@ -193,9 +204,7 @@ class SequenceParallel(nn.Module):
     def _stage(self, stage: Stage, x: Tensor, shares: list[tuple[int, int]]) -> tuple[Tensor, Grid]:
         """Tokens after a stage, and the grid of this process's own, from its rows of the map before."""
         blocks = blocks_of(stage)
-        furthest, fewest = max((max(block.reach()) for block in blocks), default=0), min(stop - start for start, stop in shares)
-        if furthest > fewest:
-            raise ValueError(f"blocks need {furthest} rows of the next process, and one has {fewest}: take fewer processes")
+        _check_shares(blocks, shares)
         rows: Tensor = stage.embed(x)
         grid = (rows.shape[1], rows.shape[2])
         prefix = None
@@ -246,6 +255,13 @@ class SequenceParallel(nn.Module):
         self.traffic.add(kind, size)
         if result.requires_grad:
             result.register_hook(lambda _: self.traffic.add(kind, size))
+
+
+def _check_shares(blocks: list[Block], shares: list[tuple[int, int]]) -> None:
+    """Raise if a process has fewer rows than the next one needs of it."""
+    furthest, fewest = max((max(block.reach()) for block in blocks), default=0), min(stop - start for start, stop in shares)
+    if furthest > fewest:
+        raise ValueError(f"blocks need {furthest} rows of the next process, and one has {fewest}: take fewer processes")
 
 
 class _Function(nn.Module):

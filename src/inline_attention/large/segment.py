@@ -59,6 +59,11 @@ class ProbabilityRows(NamedTuple):
     """(stop - start, W, classes), NaN for pixels that are not valid."""
 
 
+def label_type(classes: int) -> tuple[np.dtype[Any], int]:
+    """The type of labels of so many classes, and the label of pixels that are not valid."""
+    return (np.dtype(np.uint8), IGNORED) if classes <= IGNORED else (np.dtype(np.uint16), IGNORED_16)
+
+
 class StreamedSegmentation:
     """The result of `stream_segment`. Each call of `labels`, `logits` or `probabilities` is a sweep over the image.
 
@@ -71,8 +76,7 @@ class StreamedSegmentation:
 
     def __init__(self, coarse: RowReader, classes: int, image: RowReader, sweeps: Sweeps) -> None:
         self.height, self.width, self.classes = image.height, image.width, classes
-        self.dtype = np.dtype(np.uint8 if classes <= IGNORED else np.uint16)
-        self.ignored = IGNORED if classes <= IGNORED else IGNORED_16
+        self.dtype, self.ignored = label_type(classes)
         self._coarse, self._sweeps, self._valid = kept(coarse), sweeps, image.valid
 
     @torch.no_grad()
@@ -120,15 +124,27 @@ class StreamedSegmentation:
 
     def _upsampling(self, start: int, stop: int) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
         """The logits (classes, n, w) that these rows of pixels are made from, and how: (m, n, w) -> (m, stop - start, W)."""
-        how, old = Resize(), self._coarse.height
-        size = STRIDE * old, STRIDE * self._coarse.width
-        first, last = rows_needed(start, stop, old, size[0], how, torch.float64)
+        return upsampling(self._coarse, STRIDE, start, stop, self.width)
 
-        def upsample(logits: Tensor) -> Tensor:
-            rows = resize_rows(logits.unsqueeze(0), first, old, start, stop, size, how)
-            return rows[0, :, :, : self.width]
 
-        return self._coarse.read(first, last)[0], upsample
+def upsampling(coarse: RowReader, stride: int, start: int, stop: int, width: int) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
+    """The logits (classes, n, w) that some rows of pixels are made from, and how: (m, n, w) -> (m, stop - start, width).
+
+    Args:
+        coarse: the logits of the padded image.
+        stride: theirs.
+        start, stop: the rows of pixels.
+        width: of the image without padding.
+    """
+    how, old = Resize(), coarse.height
+    size = stride * old, stride * coarse.width
+    first, last = rows_needed(start, stop, old, size[0], how, torch.float64)
+
+    def upsample(logits: Tensor) -> Tensor:
+        rows = resize_rows(logits.unsqueeze(0), first, old, start, stop, size, how)
+        return rows[0, :, :, :width]
+
+    return coarse.read(first, last)[0], upsample
 
 
 @torch.no_grad()

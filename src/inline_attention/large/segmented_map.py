@@ -1,16 +1,17 @@
 """The whole result of a streamed segmentation, in temporary files: labels, probabilities on request, counts of pixels."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .image_file import Georeference, PixelSize
+from .large_image import LargeImage
 from .map_levels import MapLevels, average, majority
-from .segment import StreamedSegmentation
+from .segment import StreamedSegmentation, label_type
 
 ProbabilityType = Literal["uint8", "float16", "float32"]
 
@@ -25,21 +26,10 @@ class Place:
     """How many pixels of the file's finest level lie along the height and the width of one of the map."""
 
     @classmethod
-    def of(
-        cls,
-        pixel_size: PixelSize | None,
-        georeference: Georeference | None,
-        finest: tuple[int, int],
-        size: tuple[int, int],
-    ) -> "Place":
-        """The place of a map of a size (height, width), from what the file says of its finest level."""
-        down, right = finest[0] / size[0], finest[1] / size[1]
-        if pixel_size is not None:
-            pixel_size = replace(pixel_size, height=pixel_size.height * down, width=pixel_size.width * right)
-        if georeference is not None:
-            a, b, c, d, e, f = georeference.transform
-            georeference = replace(georeference, transform=(a * right, b * down, c, d * right, e * down, f))
-        return cls(pixel_size, georeference, (down, right))
+    def of(cls, image: LargeImage) -> "Place":
+        """The place of a map of the same size as the image."""
+        finest = image.file.levels[0]
+        return cls(image.pixel_size, image.georeference, (finest.height / image.height, finest.width / image.width))
 
 
 @dataclass(frozen=True)
@@ -70,13 +60,34 @@ class SegmentedMap:
         return height, width
 
 
+class MapFiles(NamedTuple):
+    """The temporary files of a result. Their disk space is reserved when they are made, so before hours of work."""
+
+    labels: MapLevels
+    probabilities: MapLevels | None
+
+    @classmethod
+    def reserve(
+        cls,
+        size: tuple[int, int],
+        classes: int,
+        probabilities: ProbabilityType | None = None,
+        folder: str | Path | None = None,
+    ) -> "MapFiles":
+        """For an image of this height and width.
+
+        Args:
+            size: height and width of the image.
+            classes: how many there are.
+            probabilities: their type, if they are wanted.
+            folder: for the files; None for the system's.
+        """
+        labels = MapLevels(1, size, label_type(classes)[0].name, majority, folder)
+        return cls(labels, None if probabilities is None else MapLevels(classes, size, probabilities, average, folder))
+
+
 def collect_map(
-    found: StreamedSegmentation,
-    classes: Sequence[str],
-    place: Place | None = None,
-    *,
-    probabilities: ProbabilityType | None = None,
-    folder: str | Path | None = None,
+    found: StreamedSegmentation, classes: Sequence[str], place: Place | None = None, files: MapFiles | None = None
 ) -> SegmentedMap:
     """Sweep once over a streamed segmentation.
 
@@ -84,14 +95,11 @@ def collect_map(
         found: by `stream_segment`.
         classes: the names of the classes.
         place: of the map; None if it is not known.
-        probabilities: their type, if they are wanted.
-        folder: for the temporary files.
+        files: where to, by `MapFiles.reserve`, with or without probabilities; None for labels in the system's temporary folder.
     """
     if len(classes) != found.classes:
         raise ValueError(f"the segmenter has {found.classes} classes, {len(classes)} names were given")
-    size = found.height, found.width
-    labels = MapLevels(1, size, found.dtype.name, majority, folder)
-    planes = None if probabilities is None else MapLevels(found.classes, size, probabilities, average, folder)
+    labels, planes = files or MapFiles.reserve((found.height, found.width), found.classes)
     counts = np.zeros(found.classes, dtype=np.int64)
 
     def add(start: int, rows: NDArray[Any]) -> None:

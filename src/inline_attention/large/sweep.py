@@ -7,8 +7,8 @@ from torch import Tensor
 
 from ..layers.bands import Limits, split_rows
 from .image_reader import RowReader
+from .map_files import StoredMap
 from .map_sums import Moments
-from .tensor_file import TensorFile
 
 
 class MapBand(NamedTuple):
@@ -29,7 +29,7 @@ class Sweeps:
         done: called after each band.
     """
 
-    def __init__(self, tokens: int, files: Sequence[TensorFile], done: Callable[[], None]) -> None:
+    def __init__(self, tokens: int, files: Sequence[StoredMap], done: Callable[[], None]) -> None:
         self.tokens, self.done = tokens, done
         self._files, self._unused = files, iter(files)
 
@@ -45,6 +45,14 @@ class Sweeps:
         """The bands of a map."""
         for start, stop in self.limits(source):
             yield MapBand(start, stop, source.read(start, stop))
+
+    def totals(self, source: RowReader, function: Callable[[MapBand], list[Tensor]]) -> list[Tensor]:
+        """What a function gives for each band of a map, summed over the bands."""
+        totals: list[Tensor] = []
+        for band in self.bands(source):
+            own = function(band)
+            totals = own if not totals else [total + part for total, part in zip(totals, own, strict=True)]
+        return totals
 
     def write(self, source: RowReader) -> tuple[RowReader, Moments]:
         """Compute a map once: what is written can be read again, and the moments of its channels are known."""

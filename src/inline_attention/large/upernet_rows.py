@@ -54,11 +54,7 @@ def _pyramid_pooling(module: Any, level: RowReader, sweeps: Sweeps, dtype: torch
 
 def _averages(level: RowReader, bins: Sequence[int], sweeps: Sweeps) -> list[Tensor]:
     """The average pooling of the whole map to (b, b), for each of these b."""
-    totals: list[Tensor] = []
-    for start, _, rows in sweeps.bands(level):
-        own = [pool_rows(rows, start, level.height, count) for count in bins]
-        totals = own if not totals else [total + part for total, part in zip(totals, own, strict=True)]
-    return totals
+    return sweeps.totals(level, lambda band: [pool_rows(band.rows, band.start, level.height, count) for count in bins])
 
 
 def _bins(pool: nn.Module) -> int:

@@ -11,8 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..models.finite import nonfinite
-from .image_reader import RowReader, image_for
+from .image_reader import RowReader, input_of, open_masked
 
 ValidRows = Callable[[int, int], Tensor]
 """(start, stop) -> (stop - start, W) bool, True where a pixel is valid."""
@@ -49,40 +48,15 @@ def valid_rows(mask: Any, source: RowReader) -> ValidRows | None:
 
 def masked_reader(model: nn.Module, image: Any, mask: Any) -> RowReader:
     """`image_for` with zeros where the mask is False, and the mask as the reader's `valid`."""
-    source = image_for(model, image)
-    valid = valid_rows(mask, source)
+    rows = open_masked(image, **input_of(model))
+    whole = RowReader(rows.height, rows.width, lambda start, stop: rows.read(start, stop, None), rows.valid)
+    valid = valid_rows(mask, whole)
     if valid is None:
-        return source
-    if isinstance(image, Tensor):
-        read_rows = _unchecked(image)
-    elif hasattr(image, "shape") and hasattr(image, "dtype"):
-        read_rows = image_for(model, _MaskedArray(image, valid)).read
-    else:
-        read_rows = source.read
+        return image if isinstance(image, RowReader) else whole
 
     def read(start: int, stop: int) -> Tensor:
-        rows = read_rows(start, stop)
-        rows = rows.masked_fill(~valid(start, stop).to(rows.device), 0)
-        if nonfinite(rows):
-            raise ValueError(f"the image has pixels that are not finite (NaN or infinity) in rows {start} to {stop - 1}")
-        return rows
+        here = valid(start, stop)
+        found = rows.read(start, stop, here)
+        return found.masked_fill(~here.to(found.device), 0)
 
-    return source._replace(read=read, valid=valid)
-
-
-def _unchecked(image: Tensor) -> Callable[[int, int], Tensor]:
-    """Rows (1, C, rows, W) of a tensor, whose numbers are checked when they are masked."""
-    return lambda start, stop: (image if image.ndim == 4 else image.unsqueeze(0))[:, :, start:stop]
-
-
-class _MaskedArray:
-    """An array (H, W, C) or (H, W) that is zero where masked, when rows of it are taken."""
-
-    def __init__(self, array: Any, valid: ValidRows) -> None:
-        self.array, self.valid = array, valid
-        self.shape, self.dtype = array.shape, array.dtype
-
-    def __getitem__(self, rows: slice) -> Any:
-        taken = np.array(self.array[rows])
-        taken[~self.valid(rows.start, rows.stop).cpu().numpy()] = 0
-        return taken
+    return whole._replace(read=read, valid=valid)

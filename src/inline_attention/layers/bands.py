@@ -230,6 +230,7 @@ def summarize_in_bands(
     *,
     prefix: Tensor | None = None,
     first: Summary | None = None,
+    complete: Callable[[Summary], Summary] | None = None,
 ) -> Summaries:
     """The summaries of an image, by as many sweeps over its bands as the layer needs.
 
@@ -239,6 +240,7 @@ def summarize_in_bands(
         device: where the layer is.
         prefix: (B, n, C): tokens on no grid.
         first: the first sweep's summary of the map, if it is known; prefix tokens are then still added.
+        complete: applied to the summary of each sweep: adds those of other processes.
     """
     summaries: Summaries = ()
     for sweep in range(layer.sweeps):
@@ -252,7 +254,7 @@ def summarize_in_bands(
             alone = layer.summarize(prefix, before=summaries)
             total = alone if total is None else total + alone
         assert total is not None, "no tokens"
-        summaries = (*summaries, total)
+        summaries = (*summaries, total if complete is None else complete(total))
     return summaries
 
 

@@ -209,7 +209,10 @@ class InLineAttention(SummedMixer):
 
     def sum_tokens(self, band: BandInput, before: Summaries) -> Sums:
         """The state of keys and values, without its count; folded, neither is made."""
-        if self._can_fold():
+        if self._can_fold() and band.has_given_values:
+            keys = self.split_heads(F.linear(band.tokens, self.kv.weight[: self.dim]))  # no bias, as folded: it cancels
+            state = InjectiveState.from_tokens(to_fp32(keys), band.v, band.mask)
+        elif self._can_fold():
             state = self._fold_state(to_fp32(band.tokens), band.token_sum, None, band.mask)
         else:
             state = InjectiveState.from_tokens(band.turned_keys(self.kernel(band.k)), band.v, band.mask)

@@ -92,6 +92,11 @@ class BandInput:
         """Values, zero where masked."""
         return to_fp32(self.mixer.split_heads(zero_masked(self._keys_and_values[1][:, self.inner], self.mask)))
 
+    @property
+    def has_given_values(self) -> bool:
+        """Whether `v` has been set by someone who wants to know what depends on it: a mixer must then go by it."""
+        return "v" in vars(self)
+
     @cached_property
     def values(self) -> Tensor:
         """(B, halo + n + halo, C): what local parts convolve, zero where masked."""

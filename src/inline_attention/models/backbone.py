@@ -16,6 +16,7 @@ from ..layers.softmax import PositionBias
 from ..ops.checks import Grid, check_matches, check_name, check_tensor
 from ..ops.masks import check_image_mask, pool_valid, reduce_mask, zero_invalid
 from .adapt_weights import adapt_state_dict
+from .in_parts import ImageInParts
 from .stage import ConvEmbed, PositionEmbedding, Stage
 
 SMALLEST = 8
@@ -107,12 +108,14 @@ class Backbone(nn.Module):
 
     # Forward passes
 
-    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+    def forward(self, x: Tensor | ImageInParts, mask: Tensor | None = None) -> Tensor:
         """Images (B, in_chans, H, W) -> logits (B, num_classes), or pooled features if there is no classifier.
 
         `mask`, (B, H, W), is True where a pixel is valid, for images with a background or without data in places. Masked pixels
         have no influence: they are zero on entry, and tokens without a valid pixel are left out of every sum, softmax and mean.
         """
+        if isinstance(x, ImageInParts):
+            return x.run(self)
         return self.forward_head(self.forward_features(x, mask), mask=mask)
 
     def forward_features(self, x: Tensor, mask: Tensor | None = None) -> Tensor:

@@ -86,7 +86,7 @@ class _Exchange(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, reach: tuple[int, int], group: dist.ProcessGroup, count_bytes: CountBytes) -> Tensor:
         above, below = reach
         rows = x.shape[1]
-        before, after = _trade(x[:, :below], x[:, rows - above :], reach, group, count_bytes)
+        before, after = trade_rows(x[:, :below], x[:, rows - above :], reach, group, count_bytes)
         ctx.reach, ctx.group, ctx.count_bytes = reach, group, count_bytes
         ctx.rows = [before.shape[1], rows, after.shape[1]]
         return torch.cat([before, x, after], 1)
@@ -96,17 +96,24 @@ class _Exchange(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
         above, below = ctx.reach
         to_previous, own, to_next = grad.split(ctx.rows, 1)
-        first, last = _trade(to_previous, to_next, (below, above), ctx.group, ctx.count_bytes)
+        first, last = trade_rows(to_previous, to_next, (below, above), ctx.group, ctx.count_bytes)
         total = own.clone()
         total[:, : first.shape[1]] += first
         total[:, total.shape[1] - last.shape[1] :] += last
         return total, None, None, None
 
 
-def _trade(
-    to_previous: Tensor, to_next: Tensor, counts: tuple[int, int], group: dist.ProcessGroup, count_bytes: CountBytes
+def trade_rows(
+    to_previous: Tensor,
+    to_next: Tensor,
+    counts: tuple[int, int],
+    group: dist.ProcessGroup,
+    count_bytes: CountBytes = lambda _: None,
 ) -> tuple[Tensor, Tensor]:
-    """Send rows (B, n, W, C) to both neighbours and receive `counts` of them; none where there is no neighbour."""
+    """Send rows (B, n, W, C) to both neighbours and receive `counts` of them, without gradients.
+
+    None are sent or received where there is no neighbour.
+    """
     rank, operations, received = dist.get_rank(group), [], []
     for peer, rows, count in ((rank - 1, to_previous, counts[0]), (rank + 1, to_next, counts[1])):
         exists = 0 <= peer < dist.get_world_size(group)

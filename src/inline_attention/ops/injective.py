@@ -20,6 +20,7 @@ from torch import distributed as dist
 
 from .checks import check_head_split, check_mask, check_tensor
 from .collectives import reduce_together
+from .fused import token_map, token_sums, uses_triton
 from .kernels import Kernel, identity, resolve_kernel
 from .sums import count_valid, to_fp32, without_autocast, zero_masked
 
@@ -52,10 +53,10 @@ def injective_linear_attention(
     check_mask(mask, k.shape[0], k.shape[2])
     scale = float(q.shape[-1]) ** -0.5 if scale is None else scale
     with without_autocast(q.device):
-        phi_q, phi_k = to_fp32(q), to_fp32(k)
+        phi_q, phi_k = q, k
         if kernel is not identity and kernel != "identity":
             phi = resolve_kernel(kernel)
-            phi_q, phi_k = phi(phi_q), phi(phi_k)
+            phi_q, phi_k = phi(to_fp32(q)), phi(to_fp32(k))
         return InjectiveState.from_tokens(phi_k, v, mask).attend(phi_q, scale=scale).to(q.dtype)
 
 
@@ -86,6 +87,9 @@ class InjectiveState:
         """The state of these tokens: k (B, heads, N, d), v (B, heads, N, e), mask (B, N), True where valid."""
         check_head_split(k, k, v)
         check_mask(mask, k.shape[0], k.shape[2])
+        if uses_triton(k, v):
+            common = torch.promote_types(k.dtype, v.dtype)
+            return cls(count_valid(k, mask), *token_sums(k.to(common), v.to(common), mask))
         k, v = zero_masked(to_fp32(k), mask), zero_masked(to_fp32(v), mask)
         with without_autocast(k.device):
             return cls(count_valid(k, mask), k.sum(2), v.sum(2), k.mT @ v)
@@ -121,6 +125,8 @@ class InjectiveState:
         scale = float(q.shape[-1]) ** -0.5 if scale is None else scale
         with without_autocast(q.device):
             value_mean, covariance = self.moments()
+            if uses_triton(q, covariance) and covariance.dtype is torch.float32:
+                return token_map(q, scale * covariance, value_mean, None)
             out = value_mean.unsqueeze(-2) + q.to(covariance.dtype) @ (scale * covariance)
         return out.to(q.dtype)
 

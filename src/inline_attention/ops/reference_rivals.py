@@ -1,4 +1,4 @@
-"""Dense attention weights of MALA, RALA, MHLA and Agent attention, straight from their equations, as in `reference.py`.
+"""Dense attention weights of MALA, RALA, MHLA and Agent attention, from their equations; `ops/reference.py` has the paper's.
 
 MILA, PolaFormer and NaLaFormer are `reference.linear_weights` after feature maps of their own, which are in their layers'
 files; ViT^3 is no weighted sum of values.

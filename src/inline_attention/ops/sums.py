@@ -54,10 +54,11 @@ def zero_masked(tokens: Tensor, mask: Tensor | None) -> Tensor:
 
 
 def count_valid(tokens: Tensor, mask: Tensor | None) -> Tensor:
-    """How many of the tokens (B, ..., N, d) of each image are valid: (B,), in their dtype."""
+    """How many of the tokens (B, ..., N, d) of each image are valid: (B,), in their dtype if it can count, else in fp32."""
+    dtype = torch.promote_types(tokens.dtype, torch.float32)
     if mask is None:
-        return torch.full((tokens.shape[0],), tokens.shape[-2], dtype=tokens.dtype, device=tokens.device)
-    return mask.sum(1).to(tokens.dtype)
+        return torch.full((tokens.shape[0],), tokens.shape[-2], dtype=dtype, device=tokens.device)
+    return mask.sum(1).to(dtype)
 
 
 def mean_valid(tokens: Tensor, mask: Tensor | None) -> Tensor:

@@ -14,6 +14,7 @@ from ..data.sources import Source, open_source
 from ..data.transforms import evaluation_transform
 from ..lite.decode import BadImageError, decode
 from ..ops.checks import find_device
+from .bags import BagModel, load_bags
 from .chosen_recipe import choose_recipe, looks_dense
 from .classify import Classify
 from .config import Recipe
@@ -26,6 +27,7 @@ from .recipe import load as load_recipe
 from .recipe import shipped as _shipped
 from .run import TrainingResult, run_training
 from .run_folder import RunFolder, new_run_folder
+from .slides import SlideModel, load_slides
 from .task import Score, Task, evaluate_once, make_task
 
 __all__ = ["Recipe", "evaluate", "list_recipes", "load_recipe", "predict", "train"]
@@ -87,7 +89,7 @@ def train(
 
 
 def evaluate(
-    model: str | Path | Trained | DenseModel,
+    model: str | Path | Trained | DenseModel | BagModel | SlideModel,
     data: str | Path | None = None,
     *,
     split: str | None = None,
@@ -111,7 +113,7 @@ def evaluate(
         >>> evaluate("runs/two_steps").images
         359
     """
-    loaded, name = _load(model), "the model" if isinstance(model, Trained | DenseModel) else str(model)
+    loaded, name = _load(model), "the model" if isinstance(model, Trained | DenseModel | BagModel | SlideModel) else str(model)
     task: Task = Classify(Recipe(data=loaded.data)) if isinstance(loaded, Trained) else loaded.task
     images = None if data is None else absolute_source(str(data))
     source = eval_images(task, loaded.classes, name, images, split=split, skip_bad=skip_bad).source
@@ -121,7 +123,7 @@ def evaluate(
 
 
 def predict(
-    model: str | Path | Trained | DenseModel,
+    model: str | Path | Trained | DenseModel | BagModel | SlideModel,
     images: str | Path | Image.Image | Iterable[str | Path | Image.Image],
     *,
     top: int = 5,
@@ -133,7 +135,7 @@ def predict(
 
     Args:
         model: a run's folder, a file of weights, or a loaded model.
-        images: one image or several: files, or images in memory.
+        images: one image or several: files, or images in memory; files of tile features for a model of slides.
         top: classes of each image.
         batch: images at once; detectors and segmenters take one by one.
         skip_bad: return None for images that cannot be read, instead of stopping.
@@ -141,7 +143,8 @@ def predict(
 
     Returns:
         For each image of a classifier, the most likely classes with their probabilities; of a detector, its boxes, labels,
-        scores and masks; of a segmenter, the class of every pixel, (H, W).
+        scores and masks; of a segmenter, the class of every pixel, (H, W). For each file of tile features of a slide, the
+        probability of each class or label, or its number, by name.
 
     Example:
         >>> from PIL import Image
@@ -152,6 +155,10 @@ def predict(
     loaded, place = _load(model), find_device(device)
     images = [images] if isinstance(images, str | Path | Image.Image) else images
     network = loaded.model.to(place)
+    if isinstance(loaded, BagModel):
+        return _predict_bags(loaded, images, place, skip_bad=skip_bad)
+    if isinstance(loaded, SlideModel):
+        return _predict_slides(loaded, images, skip_bad=skip_bad)
     data = loaded.task.recipe.data if isinstance(loaded, DenseModel) else loaded.data
     transform = None if isinstance(loaded, DenseModel) else evaluation_transform(data)
     numbered = zip(images, count(1), strict=False)
@@ -166,10 +173,45 @@ def predict(
     return found
 
 
-def _load(model: str | Path | Trained | DenseModel) -> Trained | DenseModel:
-    if isinstance(model, Trained | DenseModel):
+def _load(model: str | Path | Trained | DenseModel | BagModel | SlideModel) -> Trained | DenseModel | BagModel | SlideModel:
+    if isinstance(model, Trained | DenseModel | BagModel | SlideModel):
         return model
-    return load_trained(str(model)) if task_named(str(model)) == "classify" else load_dense(str(model))
+    task = task_named(str(model))
+    if task == "bags":
+        return load_bags(str(model))
+    if task == "slides":
+        return load_slides(str(model))
+    return load_trained(str(model)) if task == "classify" else load_dense(str(model))
+
+
+def _predict_bags(model: BagModel, files: Iterable[Any], device: torch.device, *, skip_bad: bool) -> list[Any]:
+    """Predictions of files of tile features; see `BagModel.predict`."""
+    found = list[Any]()
+    for file in files:
+        if isinstance(file, Image.Image):
+            raise ValueError("a model for bags of tiles takes files of features, got an image")
+        try:
+            found.append(model.predict(model.read(Path(file)), device, str(file)))
+        except BadImageError:
+            if not skip_bad:
+                raise
+            found.append(None)
+    return found
+
+
+def _predict_slides(model: SlideModel, files: Iterable[Any], *, skip_bad: bool) -> list[Any]:
+    """Predictions of images of slides; see `SlideModel.predict`."""
+    found = list[Any]()
+    for file in files:
+        if isinstance(file, Image.Image):
+            raise ValueError("a model for slides takes image files, which it reads by rows, got an image in memory")
+        try:
+            found.append(model.predict(Path(file)))
+        except BadImageError:
+            if not skip_bad:
+                raise
+            found.append(None)
+    return found
 
 
 def _read(

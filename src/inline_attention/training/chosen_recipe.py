@@ -46,6 +46,8 @@ def looks_dense(root: Path) -> tuple[str, str] | None:
     ):
         if root.is_dir() and any(root.glob(pattern)):
             return task, pattern
+    if root.is_dir() and (found := min(root.glob("*.h5"), default=None)):
+        return "bags", found.name
     for task, known in (("segment", CLASS_MASKS), ("detect", INSTANCE_MASKS)):
         for pair in known if root.is_dir() else ():
             if all(any(root.glob(part.replace(SPLIT, "train"))) for part in pair):

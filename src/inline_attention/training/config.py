@@ -6,7 +6,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal, get_type_hints
 
-from ..data.config import AugmentConfig, DataConfig
+from ..data.config import AugmentConfig, DataConfig, OffGrid, Target
 from ..lite.transform import RENAMED_TRANSFORM_FIELDS
 
 RUNS = Path("runs")
@@ -16,10 +16,10 @@ Precision = Literal["fp32", "bf16", "fp16"]
 
 @dataclass(frozen=True)
 class TaskConfig:
-    """What the model predicts: a class for an image, objects with boxes (and masks), or a class for every pixel."""
+    """What the model predicts: a class for an image, objects with boxes (and masks), a class for every pixel, or of a slide."""
 
-    name: Literal["classify", "detect", "segment"] = "classify"
-    """What the model predicts of an image."""
+    name: Literal["classify", "detect", "segment", "bags", "slides"] = "classify"
+    """What the model predicts of an image; or of a slide, from a bag of tile features, or from its whole image."""
     head: Literal["auto", "mask_rcnn", "cascade_mask_rcnn", "faster_rcnn", "cascade_rcnn", "semantic_fpn", "upernet"] = "auto"
     """On the backbone's maps; auto: mask_rcnn to detect, or faster_rcnn without masks; semantic_fpn to segment."""
     width: int = 256
@@ -42,6 +42,20 @@ class TaskConfig:
     """Of these windows, as a share of their sides."""
     side: int | None = None
     """Segmentation: shorter side that images are resized to in evaluation, 0 for their own; unset: that of data.size."""
+    target: Target = "auto"
+    """Slides: what their labels are, classes, several labels of 0 or 1, or a number; auto: as the table shows."""
+    features: int = 0
+    """Bags: channels of the tiles' features; 0: as the files have them."""
+    normalize: bool = True
+    """Bags: give each tile's features a mean of 0 and a variance of 1, as encoders differ in scale."""
+    tile_step: int = 0
+    """Bags: pixels of the slide from one tile to the next; 0: as the file says, or as its coordinates show."""
+    off_grid: OffGrid = "nearest"
+    """Bags: tiles between the cells of the grid go to the nearest free cell, or the file is refused."""
+    center: float = 0.0
+    """Slides with a number: their mean, which the model's output is counted from. A run sets it by its training slides."""
+    spread: float = 1.0
+    """Slides with a number: their standard deviation, likewise."""
 
 
 @dataclass(frozen=True)
@@ -152,6 +166,12 @@ class RunConfig:
     """Steps between two checkpoints, besides one per epoch; 0: none."""
     evaluate: int = 1
     """Epochs between two evaluations."""
+    tokens: int = 8192
+    """Slides from their images: tokens to hold in memory at once."""
+    keep: int | None = None
+    """Slides: inputs of blocks to keep in files for the backward pass; the others are computed again; unset: all."""
+    folder: str | None = None
+    """Slides: where these files are; "memory" for no files; unset: the system's temporary folder."""
     fsdp: bool = False
     """Shard weights, gradients and optimizer over processes, block by block."""
 
@@ -201,9 +221,13 @@ RESUMABLE_FIELDS = {
     "data.workers",
     "data.root",
     "data.source",
+    "data.labels",
     "optim.device_batch",
     "run.log",
     "run.save",
+    "run.tokens",
+    "run.keep",
+    "run.folder",
     "run.fsdp",
     "model.compile",
 }

@@ -1,4 +1,4 @@
-"""Fits the small recipes for detection and segmentation to images: the crop to their size, the batch to their number."""
+"""Fits the small recipes of other tasks than classification to images: the crop to their size, the batch to their number."""
 
 from dataclasses import replace
 
@@ -22,7 +22,7 @@ def fit_recipe(recipe: Recipe, source: Source, size: tuple[int, int] | None = No
     run takes as long as with the recipe's own crop. With few images the batch is smaller, so that there are enough steps.
 
     Args:
-        recipe: detect_small or segment_small.
+        recipe: detect_small, segment_small or bags.
         source: the images.
         size: of the crop, if it is chosen already.
     """

@@ -94,6 +94,9 @@ class Reporter(Protocol):
     def step(self, step: int, loss: float, images_per_second: float) -> None:
         """A step is done, at this speed."""
 
+    def within(self, done: int, total: int) -> None:
+        """Progress within one image, where it goes through the model in parts."""
+
     def logged(self, row: dict[str, Any]) -> None:
         """A line of training metrics was written."""
 
@@ -114,6 +117,9 @@ class SilentReporter(Reporter):
         pass
 
     def step(self, step: int, loss: float, images_per_second: float) -> None:  # noqa: D102
+        pass
+
+    def within(self, done: int, total: int) -> None:  # noqa: D102
         pass
 
     def logged(self, row: dict[str, Any]) -> None:  # noqa: D102
@@ -151,6 +157,7 @@ class Engine:
         """Train to the end. False: stopped before it, after saving."""
         plan, progress, run = self.plan, self.progress, self.task.recipe.run
         self.reporter.begin(plan, progress.step)
+        self.task.watch = self.reporter.within
         self.model.train()
         timer = Timer(progress.seconds)
         skipped = 0
@@ -274,7 +281,7 @@ class Engine:
             progress.bad = list(dict.fromkeys([*progress.bad, *score.bad]))
             row |= {f"{prefix}{name}": value for name, value in score.metrics.items()}
             value = score.metrics[metric] or 0.0
-            if value > progress.best.get(metric, -1.0):
+            if self.task.improves(value, progress.best.get(metric)):
                 best = {"weights": "average" if prefix else "model", "epoch": epoch, **score.metrics, metric: value}
                 progress.best = {**best, "step": progress.step, "images": score.images, **score.details}
                 self.writer.save_best(model, best)

@@ -45,6 +45,8 @@ class Estimate:
     """Of the model, and of its moving average if the recipe has one."""
     validation_images: int
     device: str
+    disk_bytes: int = 0
+    """Of temporary files, for images that go through the model in parts."""
 
 
 def estimate(task: Task, processes: int, device: torch.device, source: Source | None = None) -> Estimate:
@@ -69,13 +71,16 @@ def estimate(task: Task, processes: int, device: torch.device, source: Source | 
     if batch.bad and not recipe.data.skip_bad:
         raise ValueError(f"{batch.bad[0]} (--skip-bad goes on without such images)")
 
+    trial = task.trial(batch, model, source)
+
     def loss() -> Tensor:
-        return task.loss(model, batch.to(device), len(source.classes))
+        return task.loss(model, trial.batch.to(device), len(source.classes))
 
     half = torch.autocast(device.type, HALF.get(recipe.run.precision), enabled=recipe.run.precision in HALF)
     with half:
         activations = activation_bytes(model, loss)
-        per_image = together(min(_step_seconds(model, loss) for _ in range(3)) / tried, reading / tried, workers)
+        step = min(_step_seconds(model, loss) for _ in range(3)) * trial.times
+        per_image = together(step / tried, reading / tried, workers)
         evaluating = _evaluation_seconds(model, task, source, tried, workers, device)
     training = per_image * plan.micro_batch * plan.accumulation * plan.steps
     evaluations = -(-plan.epochs // recipe.run.evaluate) * (2 if plan.ema_decay else 1)
@@ -97,13 +102,14 @@ def estimate(task: Task, processes: int, device: torch.device, source: Source | 
         accumulation=plan.accumulation,
         lr=plan.lr,
         state_bytes=4 * copies + moments,
-        activation_bytes=activations * plan.micro_batch // tried,
+        activation_bytes=int(activations * trial.memory) * plan.micro_batch // tried,
         seconds=training + evaluations * evaluating / processes,
         training_seconds=training,
         evaluation_seconds=evaluations * evaluating / processes,
         evaluations=evaluations,
         validation_images=len(source.val),
         device=str(device),
+        disk_bytes=trial.disk_bytes,
     )
 
 
@@ -124,17 +130,18 @@ def _evaluation_seconds(model: nn.Module, task: Task, source: Source, tried: int
     count = min(tried, len(source.val))
     shared: dict[str, Any] = {"rank": 0, "processes": 1, "channels": task.recipe.data.channels, "workers": 0}
     batch, reading = _read(evaluation_batches(source.val, task.transform(training=False), count, **shared))
+    trial = task.trial(batch, model, source)
     accelerator: Any = SimpleNamespace(device=device)  # all that a meter needs before it computes
     model.eval()
     times = []
     for _ in range(2):
         start = perf_counter()
-        task.meter(source, accelerator).update(model, batch.to(device))
+        task.meter(source, accelerator).update(model, trial.batch.to(device))
         if device.type != "cpu":
             torch.accelerator.synchronize()
         times.append(perf_counter() - start)
     model.train()
-    return together(min(times) / count, reading / count, workers) * len(source.val)
+    return together(min(times) * trial.times / count, reading / count, workers) * len(source.val)
 
 
 def activation_bytes(model: nn.Module, loss: Callable[[], Tensor]) -> int:

@@ -39,6 +39,8 @@ def eval_images(
     split: str | None = None,
     *,
     skip_bad: bool = False,
+    labels: str | None = None,
+    columns: tuple[str, ...] = (),
 ) -> EvalImages:
     """The images to score a model on.
 
@@ -50,15 +52,23 @@ def eval_images(
         root: of a source that has one.
         split: None for the run's validation images, or else those of `data`, or all images of a folder without splits.
         skip_bad: leave out entries that cannot be read.
+        labels: the table of slides in `data`; None for that of the run.
+        columns: those of the table with the labels; none for the run's.
     """
     run = _run_of(model, needed=data is None)
     own = None if run is None else run.recipe()
+    if labels is not None and data is None:
+        raise ValueError(f"labels {labels} are those of the slides in `data`: give data too")
     if own is not None:
         own = replace(own, data=replace(own.data, skip_bad=skip_bad or own.data.skip_bad))
-        if data is None or (own.data.source == absolute_source(data) and root in (None, own.data.root)):
+        same = labels is None or own.data.labels == absolute_source(labels)
+        if data is None or (own.data.source == absolute_source(data) and root in (None, own.data.root) and same):
             return _of_run(own, classes, model, split)
     assert data is not None
     given = replace(task.recipe.data, source=data, root=root, skip_bad=skip_bad)
+    if labels is not None or own is not None:
+        table = labels or (own.data.labels if own is not None else "")
+        given = replace(given, labels=table, columns=columns or (own.data.columns if own is not None else ()))
     other = make_task(replace(task.recipe, data=given))
     source = other.open_split(split, classes)
     _check_classes(other, source, classes, model)

@@ -137,7 +137,9 @@ def _make_ours(name: str, loaded: str, folder: Path | None, *, pretrained: bool)
 def _from_file(path: Path, name: str | None, *, ema: bool) -> Trained:
     metadata = metadata_of(path)
     if "task" in metadata:
-        raise ValueError(f"{path} is a model to {metadata['task']['name']}: this works with models that classify")
+        name = metadata["task"]["name"]
+        made_for = {"bags": "for bags of tiles", "slides": "for slides"}.get(name, f"to {name}")
+        raise ValueError(f"{path} is a model {made_for}: this works with models that classify")
     state = select_weights(read_checkpoint(path), ema=ema, source=str(path))
     if "model" in metadata and (name is None or split_model_name_tag(name)[0] == metadata["model"]):
         name, arguments = spec_of(metadata, path)
@@ -173,7 +175,7 @@ def spec_of(metadata: Mapping[str, Any], path: Path) -> tuple[str, dict[str, Any
 
 
 def task_named(what: str, weights: Path | None = None) -> str:
-    """What a model was trained for: 'classify', 'detect' or 'segment'. Files without this metadata are classifiers."""
+    """What a model was trained for: 'classify', 'detect', 'segment' or 'bags'. Files without this metadata are classifiers."""
     path = weights_path(what) if Path(what).exists() else weights
     file = own_weights(path) if path is not None and path.exists() else None
     return "classify" if file is None else str(metadata_of(file).get("task", {}).get("name", "classify"))
@@ -212,8 +214,11 @@ def _classes(metadata: Mapping[str, Any], count: int, path: Path) -> tuple[str, 
 
 def _data(metadata: Mapping[str, Any], model: nn.Module, path: Path) -> DataConfig:
     """How images become the model's input: as in the run, or by the model's timm configuration."""
-    if "data" in metadata:
-        return data_of(metadata, path)
+    return data_of(metadata, path) if "data" in metadata else input_of(model)
+
+
+def input_of(model: nn.Module) -> DataConfig:
+    """How images become the input of a model of timm's, by its own configuration."""
     config = resolve_model_data_config(model)
     channels, *size = config["input_size"]
     return replace(

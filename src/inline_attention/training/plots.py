@@ -8,6 +8,8 @@ import numpy as np
 
 from .task import Task
 
+OF_SLIDES = ("bags", "slides")
+"""Tasks that are about slides."""
 TRAINING, VALIDATION, AVERAGE = "#8a8f98", "#1f5fa8", "#c0392b"
 MOST_NAMED_CLASSES = 40
 """Classes up to which the confusion matrix names them."""
@@ -34,12 +36,20 @@ def draw_curve(rows: Sequence[dict[str, Any]], task: Task, path: Path) -> Path:
             left.plot(epochs, [row[f"{prefix}loss"] for row in evaluations], "-o", color=colour, markersize=3, label=label)
     if evaluations and evaluations[-1][name] is not None:
         last = evaluations[-1]
-        note = f"{last[name]:.1f}{' %' if title.endswith(' %') else ''}"
+        note = f"{last[name]:.1f} %" if title.endswith(" %") else f"{last[name]:.3g}"
         right.annotate(
             note, (last["epoch"], last[name]), textcoords="offset points", xytext=(-4, -14), ha="right", color=VALIDATION
         )
-    left.set(xlabel="epoch", ylabel="loss" if task.recipe.task.name == "detect" else "cross entropy", title="Loss")
-    right.set(xlabel="epoch", ylabel=title, title="Validation images")
+    left.set(
+        xlabel="epoch",
+        ylabel="loss" if task.recipe.task.name in ("detect", "bags", "slides") else "cross entropy",
+        title="Loss",
+    )
+    right.set(
+        xlabel="epoch",
+        ylabel=title,
+        title="Validation slides" if task.recipe.task.name in OF_SLIDES else "Validation images",
+    )
     for axis in (left, right):
         axis.grid(alpha=0.3)
         axis.xaxis.set_major_locator(MaxNLocator(integer=True))

@@ -213,16 +213,16 @@ def changes(old: Recipe, new: Recipe) -> list[str]:
 POSITIVE = (
     "optim.batch", "optim.device_batch", "optim.rate_batch", "optim.lr", "optim.layer_decay", "schedule.epochs",
     "ema.rate_batch", "run.log", "run.evaluate", "data.crop", "data.val_share", "schedule.power", "task.width",
-    "task.longest", "task.stride",
+    "task.longest", "task.stride", "task.spread",
 )  # fmt: skip
 NOT_NEGATIVE = (
     "optim.warmup_lr", "optim.min_lr", "optim.weight_decay", "optim.clip", "optim.eps", "run.save", "run.seed",
     "schedule.warmup", "schedule.cooldown", "schedule.steps", "schedule.warmup_steps", "data.limit", "task.auxiliary",
-    "augment.mixup", "augment.cutmix", "augment.color_jitter",
+    "augment.mixup", "augment.cutmix", "augment.color_jitter", "task.features", "task.tile_step",
 )  # fmt: skip
 SHARES = (
     "model.drop_path", "augment.smoothing", "ema.decay", "augment.hflip", "augment.vflip", "augment.erase",
-    "augment.mix_prob", "augment.mix_switch", "data.crop", "task.stride",
+    "augment.mix_prob", "augment.mix_switch", "augment.turn", "augment.drop_tiles", "data.crop", "task.stride",
 )  # fmt: skip
 
 
@@ -257,10 +257,11 @@ def check(recipe: Recipe) -> None:
 
 MOST = {
     "schedule.epochs": 10**6, "schedule.warmup": 10**6, "schedule.cooldown": 10**6, "data.workers": 1024,
-    "optim.batch": 10**7, "optim.device_batch": 10**7, "task.width": 2**16, "run.seed": SEED_LIMIT - 1,
+    "optim.batch": 10**7, "optim.device_batch": 10**7, "task.width": 2**16, "task.features": 2**16,
+    "run.seed": SEED_LIMIT - 1,
 }  # fmt: skip
 """The largest values of whole numbers, beyond which there is a mistake; 10^9 for all others."""
-MAY_BE_EMPTY = ("model.args", "model.swap", "augment.auto", "data.images", "data.masks")
+MAY_BE_EMPTY = ("model.args", "model.swap", "augment.auto", "data.images", "data.masks", "data.labels")
 
 
 def _check_values(values: Mapping[str, Any]) -> list[str]:
@@ -293,21 +294,47 @@ HEADS = {
     "classify": (),
     "detect": ("mask_rcnn", "cascade_mask_rcnn", "faster_rcnn", "cascade_rcnn"),
     "segment": ("semantic_fpn", "upernet"),
+    "bags": (),
+    "slides": (),
 }
 """Heads of each task; the first is the default."""
 BOX_HEADS = {"mask_rcnn": "faster_rcnn", "cascade_mask_rcnn": "cascade_rcnn"}
 """A detector with masks, and the same without: boxes alone."""
 _DETECTING = ("task.sides", "task.anchors", "task.samples", "task.freeze_norm")
 _SEGMENTING = ("task.auxiliary", "task.inference", "task.stride", "task.side", "augment.resize")
-_CLASSIFYING = (
-    "data.root", "data.train", "data.crop_mode", "data.crop", "augment.scale", "augment.ratio", "augment.vflip", "augment.auto",
-    "augment.erase", "augment.mixup", "augment.cutmix", "augment.mix_prob", "augment.mix_switch", "augment.smoothing",
+_OF_IMAGES = (
+    "data.root", "data.train", "data.crop_mode", "data.crop", "augment.scale", "augment.ratio", "augment.auto", "augment.erase",
+    "augment.mixup", "augment.cutmix", "augment.mix_prob", "augment.mix_switch",
 )  # fmt: skip
+_CLASSIFYING = (*_OF_IMAGES, "augment.vflip", "augment.smoothing")
+_HEAD = ("task.head", "task.width", "task.longest", "data.limit")
+_SLIDES = (
+    "task.target", "task.features", "task.normalize", "task.tile_step", "task.off_grid", "task.center", "task.spread",
+    "data.labels", "data.columns", "augment.turn", "augment.drop_tiles",
+)  # fmt: skip
+_IN_PARTS = (
+    "data.level", "data.mpp", "data.select", "data.value_range", "data.valid", "run.tokens", "run.keep", "run.folder",
+)  # fmt: skip
+_OF_BAGS = ("task.features", "task.normalize", "task.tile_step", "task.off_grid", "augment.drop_tiles")
 _MASKS = ("data.images", "data.masks", "data.ignore", "data.class_name")
 UNUSED_BY_TASK = {
-    "classify": (*_DETECTING, *_SEGMENTING, "task.head", "task.width", "task.longest", "data.limit", *_MASKS),
-    "detect": (*_SEGMENTING, *_CLASSIFYING, "data.size", "data.interpolation"),
-    "segment": (*_DETECTING, *_CLASSIFYING, "data.class_name"),
+    "classify": (*_DETECTING, *_SEGMENTING, *_HEAD, *_MASKS, *_SLIDES, *_IN_PARTS),
+    "detect": (*_SEGMENTING, *_CLASSIFYING, *_SLIDES, *_IN_PARTS, "data.size", "data.interpolation"),
+    "segment": (*_DETECTING, *_CLASSIFYING, *_SLIDES, *_IN_PARTS, "data.class_name"),
+    "bags": (
+        *_DETECTING,
+        *_SEGMENTING,
+        *_HEAD,
+        *_MASKS,
+        *_OF_IMAGES,
+        *_IN_PARTS,
+        "data.channels",
+        "data.interpolation",
+        "data.mean",
+        "data.std",
+        "augment.color_jitter",
+    ),
+    "slides": (*_DETECTING, *_SEGMENTING, *_HEAD, *_MASKS, *_OF_IMAGES, *_OF_BAGS, "data.interpolation"),
 }
 """Fields that a task does not use."""
 SMALLEST = 8

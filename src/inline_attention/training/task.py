@@ -41,6 +41,19 @@ class Meter(ABC):
         """What is recorded beside the metrics, such as a row for each class. After `compute`."""
 
 
+@dataclass(frozen=True)
+class Trial:
+    """What a dry run tries in place of a batch, if that would take too long."""
+
+    batch: Batch
+    times: float = 1.0
+    """How many times as long the batch itself takes."""
+    memory: float = 1.0
+    """The share of the activations that is there at one time."""
+    disk_bytes: int = 0
+    """Of the temporary files of the largest image."""
+
+
 class Task(ABC):
     """A recipe's task.
 
@@ -57,10 +70,20 @@ class Task(ABC):
     def __init__(self, recipe: Recipe) -> None:
         self.recipe = recipe
 
+    watch: Callable[[int, int], None] = staticmethod(lambda done, total: None)
+    """Called with the progress within one image, by tasks whose images go through the model in parts."""
+
+    lower_is_better: ClassVar[bool] = False
+    """Of the first metric."""
+
     @property
     def main_metric(self) -> str:
-        """The metric that selects the best weights; higher is better."""
+        """The metric that selects the best weights."""
         return next(iter(self.columns))
+
+    def improves(self, value: float, best: float | None) -> bool:
+        """Whether a value of this metric is better than the best one so far; None if there is none."""
+        return best is None or (value < best if self.lower_is_better else value > best)
 
     @abstractmethod
     def open(self) -> Source:
@@ -101,6 +124,10 @@ class Task(ABC):
     def transform(self, *, training: bool) -> Transform:
         """From an image to the model's input: with random augmentation in training, fixed in evaluation."""
 
+    def trial(self, batch: Batch, model: nn.Module, source: Source) -> Trial:
+        """What a dry run times."""
+        return Trial(batch)
+
     @abstractmethod
     def loss(self, model: nn.Module, batch: Batch, classes: int) -> Tensor:
         """Loss of a micro-batch, all of whose samples are valid."""
@@ -120,6 +147,14 @@ def make_task(recipe: Recipe) -> Task:
         from .segment import Segment
 
         return Segment(recipe)
+    if recipe.task.name == "bags":
+        from .bags import bags_task
+
+        return bags_task(recipe)
+    if recipe.task.name == "slides":
+        from .slides import slides_task
+
+        return slides_task(recipe)
     from .classify import Classify
 
     return Classify(recipe)

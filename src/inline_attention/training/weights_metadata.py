@@ -14,8 +14,9 @@ from ..lite.text import check_names
 from .config import Recipe, TaskConfig
 from .recipe import HEADS, build, check, upgrade
 
-TASKS = tuple(name for name, heads in HEADS.items() if heads)
+TASKS = tuple(name for name in HEADS if name != "classify")
 """Tasks that a file names; files of classifiers name none."""
+LISTED = f"{', '.join(TASKS[:-1])} or {TASKS[-1]}"
 LONGEST_VALUE = 60
 MAX_GROWTH, SMALL_MODEL = 4, 2**26
 """A model may take so many times the bytes of its file (8 bits as 32), and so many more."""
@@ -25,7 +26,7 @@ FIELDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "classes": ("a list of names", lambda value: isinstance(value, list) and all(isinstance(name, str) for name in value)),
     "data": ("a table", lambda value: isinstance(value, dict)),
     "task": (
-        f"a table whose name is {' or '.join(TASKS)}",
+        f"a table whose name is {LISTED}",
         lambda value: isinstance(value, dict) and value.get("name") in TASKS,
     ),
 }
@@ -56,7 +57,7 @@ def data_of(metadata: Mapping[str, Any], path: Path) -> DataConfig:
 def task_of(metadata: Mapping[str, Any], path: Path, given: Mapping[str, Any]) -> TaskConfig:
     """The detector's or segmenter's settings, some of them replaced."""
     if "task" not in metadata:
-        raise ValueError(f"{path} is a model to classify, not to {' or '.join(TASKS)}")
+        raise ValueError(f"{path} is a model to classify, not for the task {LISTED}")
     table = {key: value for key, value in metadata["task"].items() if value is not None}
     task = build(TaskConfig, {**table, **given}, "task.", str(path))
     try:
