@@ -11,6 +11,7 @@ from .models import images, make_model
 
 PAIRS = len(LENGTHS) * (len(LENGTHS) - 1) // 2
 ALWAYS = {"linear": PAIRS, "enhanced": PAIRS, "focused": PAIRS, "angular": PAIRS, "hydra": PAIRS, "inline": 0, "softmax": 0}
+ALWAYS |= {"pola": PAIRS, "mhla": PAIRS, "mala": 0, "vit3": 0}
 
 
 @pytest.mark.parametrize("mixer", MIXERS)

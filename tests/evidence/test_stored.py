@@ -98,3 +98,15 @@ def test_records_can_be_compared_with_a_later_run():
     assert all(len(found) == 1 for found in hashes.values())
     for kind in ("train", "analyze", "time"):
         assert len({record.code for record in RESULTS.records if record.kind == kind}) == 1
+
+
+def test_the_table_of_confused_queries_has_the_stored_numbers():
+    """Of docs/analysis.md, by the records of `inline reproduce newer`."""
+    found = read_results(ROOT / "benchmarks" / "results" / "newer.json")
+    metrics: dict[str, dict[str, float]] = {}
+    for record in found.records:
+        metrics.setdefault(record.candidate["mixer"], {}).update(record.metrics)
+    text = (ROOT / "docs" / "analysis.md").read_text().partition("## Which of the sixteen confuse queries")[2]
+    cells = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| `")]
+    stated = {row[0].strip("`"): tuple(row[2:]) for row in cells if len(row) == 4}
+    assert stated == {name: (f"{one['confused']:.2f}", f"{one['top1']:.1f}") for name, one in metrics.items()}
