@@ -6,6 +6,7 @@ without torch.
 
 from __future__ import annotations
 
+import tarfile
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -153,8 +154,22 @@ def add_image_suffixes(suffixes: Sequence[str]) -> None:
     add_img_extensions(tuple(suffixes))
 
 
+MOST_MEMBER_BYTES = 2**32
+"""Of a file in an archive of images."""
+
+
+class _BoundedTar(tarfile.TarFile):
+    """Python's reader of streams goes on for years to skip a file that claims to be as long: it is refused first."""
+
+    def next(self) -> tarfile.TarInfo | None:
+        member = super().next()
+        if member is not None and member.size > MOST_MEMBER_BYTES:
+            raise tarfile.ReadError(f"{member.name!r} claims {member.size:,} bytes, the most is {MOST_MEMBER_BYTES:,}")
+        return member
+
+
 def open_webdataset_images(opener: Callable[..., Any]) -> None:
-    """Let timm's reader of webdataset open images by `opener`, with its formats and its limit of pixels.
+    """Let timm's reader of webdataset open images by `opener`, with its formats and its limit of pixels, and no absurd archive.
 
     The reader decodes images itself, in a function of its module that takes no other way to open them. It logs and leaves out
     an image that is refused.
@@ -164,6 +179,9 @@ def open_webdataset_images(opener: Callable[..., Any]) -> None:
 
     reader: Any = import_module("timm.data.readers.reader_wds")
     reader.Image = SimpleNamespace(open=opener)
+    if reader.wds is not None:  # webdataset is installed
+        iterators: Any = import_module("webdataset.tariterators")
+        iterators.tarfile = SimpleNamespace(open=_BoundedTar.open)
 
 
 def disable_gradio_analytics() -> None:

@@ -17,7 +17,7 @@ def test_the_label_says_which_kind_lies_further_left(tiles):
         assert not maps.permute(0, 2, 3, 1)[~mask].any()
         projected = torch.einsum("kc,chw->khw", _kinds(), maps[0])
         columns = [int(found.flatten().argmax()) % found.shape[1] for found in projected]
-        assert abs(columns[0] - columns[1]) >= mask.shape[2] // 2 - 2
+        assert abs(columns[0] - columns[1]) > mask.shape[2] // 2 - mask.shape[2] // 4
         assert (columns[0] < columns[1]) == bool(label)
         assert float(projected.amax()) > STRENGTH / 2
         labels.append(label)
@@ -40,9 +40,9 @@ def test_pooling_does_not_know_where_tiles_lie():
 @pytest.mark.parametrize("most", [30, 1000])
 def test_a_small_case_is_measured(most, monkeypatch, tmp_path):
     monkeypatch.setattr("inline_attention.bench.bags.BATCH", 1)
-    case = BagCase(60, most=most, training=0.0, test=2)
+    case = BagCase(60, most=most, train_tiles=60, training=0.0, test=2)
     record = {"tiles": 60, **measure_bags(case, 0.01, torch.device("cpu"))}
-    assert set(record["accuracy"]) == set(MODELS)
+    assert set(record["accuracy"]) == set(MODELS) - ({"softmax"} if most < 60 else set())
     assert set(record["steps"].values()) == {1}
     assert ("once" in record) == (most < 60)
     assert all(step_seconds(record, name) > 0 for name in MODELS)

@@ -100,7 +100,10 @@ def test_a_dry_run_says_what_training_takes(capsys, data):
         (["train", "--data", "DATA", "--labels", "/nowhere.csv"], "/nowhere.csv cannot be read: No such file or directory"),
         (["train", "--data", "DATA", "--labels", "TABLE", "--task", "classify"], "DATA has s0.h5, not class folders"),
         (["train", "--data", "DATA", "--labels", "TABLE", "--augment.mixup", "1"], "mixup has no meaning for --task bags"),
-        (["train", "--data", "DATA", "--labels", "TABLE", "--data.columns", "high", "--model.args", "depth=1"], "patch_size"),
+        (
+            ["train", "--data", "DATA", "--labels", "TABLE", "--data.columns", "high", "--model.args", "patch_size=2"],
+            "patch_size is 2",
+        ),
         (["eval", "RUN", "--crop", "0.5"], "--crop is for models of images: leave it out"),
         (["eval", "RUN", "--split", "test"], "has no split test"),
         (["predict", "FILE", "--model", "RUN", "--stream"], "--stream is for models of images: leave it out"),

@@ -214,7 +214,7 @@ def test_dry_run_of_the_papers_recipe(trained, capsys):
         (["--optim.lr", "-1"], "inline: optim.lr must be positive, got -1.0"),
         (["--optim.lr", "abc"], "inline: --optim.lr takes a number, got abc"),
         (["--schedule.epochs", "abc"], "inline: --schedule.epochs takes a whole number, got abc"),
-        (["--task", "fish"], "inline: --task takes one of classify, detect, segment, bags, got fish"),
+        (["--task", "fish"], "inline: --task takes one of classify, detect, segment, bags, slides, got fish"),
         (["--data.size", "32"], "inline: --data.size takes 2 whole numbers, got 32"),
         (["--batch-size", "8"], "inline: unknown option --batch-size (did you mean --optim.batch?)"),
         (["--seed", "-1"], "inline: --seed must be from 0 to 2^63 - 1, got -1"),

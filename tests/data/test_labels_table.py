@@ -104,11 +104,11 @@ def test_files_are_found_by_the_name_of_the_slide(tmp_path):
 def test_a_patient_is_never_in_two_splits(tmp_path):
     lines = [f"s{n},p{n // 2},{'xyz'[n // 2 % 3]}\n" for n in range(60)]
     table = read_labels(write(tmp_path, "slide,patient,label\n" + "".join(lines)))
-    train, val = split_patients(table.rows, 0.2, stratify=True)
+    train, val = split_patients(table.rows, 0.2, tmp_path, stratify=True)
     assert sorted(train + val) == list(range(60))
     assert not {table.rows[i].patient for i in train} & {table.rows[i].patient for i in val}
     assert [sum(table.rows[i].target == label for i in val) for label in range(3)] == [4, 4, 4]
-    backwards = split_patients(table.rows[::-1], 0.2, stratify=True)[1]
+    backwards = split_patients(table.rows[::-1], 0.2, tmp_path, stratify=True)[1]
     assert {table.rows[::-1][i].slide for i in backwards} == {table.rows[i].slide for i in val}  # whatever the order
     with pytest.raises(ValueError, match="1 patients are too few"):
-        split_patients(table.rows[:2], 0.2, stratify=False)
+        split_patients(table.rows[:2], 0.2, tmp_path, stratify=False)

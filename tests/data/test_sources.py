@@ -404,6 +404,20 @@ def test_bad_files_are_listed_in_printable_lines(tmp_path):
     assert all(line.endswith(r"\n\x1b[31m.png cannot be read: not an image") for line in bad)
 
 
+def test_webdataset_refuses_a_member_of_absurd_size():
+    """Python's tarfile would go on for years to skip it."""
+    from webdataset import tariterators
+
+    from inline_attention.compat import open_webdataset_images
+
+    open_webdataset_images(Image.open)
+    member = tarfile.TarInfo("0.cls")
+    member.size = 2**80
+    archive = BytesIO(member.tobuf(tarfile.GNU_FORMAT) + bytes(1024))
+    with pytest.raises(tarfile.ReadError, match=r"'0.cls' claims 1,208,925,819,614,629,174,706,176 bytes"):
+        list(tariterators.tar_file_iterator(archive))
+
+
 def test_webdataset_opens_the_same_formats(monkeypatch):
     from timm.data.readers import reader_wds
 

@@ -65,7 +65,7 @@ def test_it_reports_its_address_and_ends_after_a_bounded_wait(monkeypatch):
         signal.raise_signal(signal.SIGTERM)
 
     reported, waited, before = [], [], signal.getsignal(signal.SIGTERM)
-    monkeypatch.setattr(server, "build", lambda *_: Mock())
+    monkeypatch.setattr(server, "build", lambda *_, **__: Mock())
     monkeypatch.setattr(server.gr, "mount_gradio_app", Mock())
     monkeypatch.setattr(server.uvicorn, "Server", Mock())
     monkeypatch.setattr(server, "shorten_gradio_errors", Mock())

@@ -16,9 +16,11 @@ from inline_attention.cli.linearize import Linearize
 from inline_attention.deploy.hub import save_for_hub
 from inline_attention.training.config import Recipe
 from inline_attention.training.load_trained import load_trained
+from inline_attention.training.recipe import load
 from inline_attention.training.run import run_training
 from inline_attention.training.task import make_task
 
+from ..data.bags import write_slides
 from ..lite import exported
 from ..training.small import RecordingReporter, never, small_recipe, write_images, write_recipe
 from ..training.small_dense import changed, detect_recipe, segment_recipe, write_coco, write_maps
@@ -90,12 +92,21 @@ def _archives(root: Path) -> None:
 
 
 def _runs(root: Path, recipe: Recipe) -> None:
-    """A finished classifier, its softmax twin, one that was stopped after an epoch, a detector and a segmenter."""
+    """A finished classifier, its softmax twin, one that was stopped, a detector, a segmenter, and a model of slides."""
     write_coco(root / "coco", 2, 1)
     write_maps(root / "maps", 2, 1)
     once = changed(recipe, schedule={"epochs": 1, "warmup": 0})
     pairs = {"batch": 2, "device_batch": 2}
+    write_slides(root / "slides", slides=6)
+    bag = {"features": torch.randn(4, 6), "coords": torch.tensor([[0, 0], [0, 9], [9, 0], [9, 9]])}
+    torch.save(bag, root / "slides" / "s1.pt")
+    of_slides = {
+        "data.source": "seeds/slides/features", "data.labels": "seeds/slides/labels.csv", "data.columns": ("label",),
+        "model.args": "patch_size=1, depth=1, embed_dim=16, num_heads=2", "optim.batch": 2, "schedule.epochs": 1,
+        "schedule.warmup": 0,
+    }  # fmt: skip
     recipes = {
+        "bag_run": load("bags").with_fields(of_slides),
         "run": once,
         "stopped": recipe,
         "softmax": changed(once, model={"args": f"{DEIT['args']}, mixer='softmax'"}),

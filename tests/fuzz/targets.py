@@ -93,6 +93,7 @@ LOAD_RECIPE = "import sys; from inline_attention.training import load_recipe; lo
 MODEL_CACHE = "import sys; from inline_attention.explorer.model_cache import ModelCache; ModelCache(sys.argv[1:])"
 EVALUATE = "import sys; from inline_attention.training import evaluate; evaluate('seeds/run', sys.argv[1], workers=0)"
 IMAGE = "seeds/images/a.png"
+SLIDES = "train --data seeds/slides/features --dry-run --device cpu --json"
 QUIET = "--device cpu --json --out out"
 
 TARGETS: tuple[Target, ...] = (
@@ -161,6 +162,11 @@ TARGETS: tuple[Target, ...] = (
         weight=4,
         names=("no image to evaluate on",),
     ),
+    # slides
+    Target("slides/features/s1.h5", "predict --model seeds/bag_run -- {}", weight=6, renamed=True),
+    Target("slides/s1.pt", "predict --model seeds/bag_run -- {}", weight=4, renamed=True),
+    Target("slides/labels.csv", f"{SLIDES} --data.columns label --labels {{}}", weight=5, names=("seeds/slides/features",)),
+    Target("bag_run/best.safetensors", "predict seeds/slides/features/s1.h5 --model {}", weight=4, names=("s1.h5",)),
     # exported models and results
     Target("onnx", "predict --onnx {}/model.onnx seeds/images/a.png", ("*.json",) * 3 + ("*.onnx",), weight=14),
     Target("openvino", "predict --openvino {}/model.xml seeds/images/a.png", ("*.json",) * 3 + ("*.xml", "*.bin"), weight=6),

@@ -16,10 +16,11 @@ from inline_attention.large.image_file import Georeference, Level, PixelSize
 from inline_attention.large.map_formats import FORMATS, check_libraries, format_of, write_map
 from inline_attention.large.map_levels import MapLevels, majority
 from inline_attention.large.polygons import write_polygons
-from inline_attention.large.preview import draw_preview, preview_size
+from inline_attention.large.preview import LONGEST, draw_preview
 from inline_attention.large.resolution import georeference_at, pixel_size_at
 from inline_attention.large.segment import LabelRows, ProbabilityRows
 from inline_attention.large.segmented_map import MapFiles, Place, collect_map
+from inline_attention.large.thumbnail import thumbnail_size
 from inline_attention.large.whole_path import whole_path
 
 openslide = pytest.importorskip("openslide")
@@ -286,7 +287,7 @@ def test_polygons_rasterised_again_are_the_labels(tmp_path, on_earth):
 def test_the_preview_shows_image_classes_and_legend():
     labels = blobs()
     found = collected(labels)
-    height, width = preview_size(SIZE)
+    height, width = thumbnail_size(SIZE, LONGEST)
     assert (height, width) == (650, 1024)
     thumbnail = Image.new("RGB", (width, height), (10, 20, 30))
     drawn = np.asarray(draw_preview(thumbnail, found))

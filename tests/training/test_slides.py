@@ -1,6 +1,8 @@
 """Slides from their images through the one loop: what the model sees, targets, resuming within an image, the dry run."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -134,6 +136,16 @@ def test_a_run_that_died_within_an_image_resumes_bit_for_bit(data, tmp_path, mon
     assert train(out=tmp_path / "parts", resume=True).finished
     assert weights(tmp_path / "parts") == weights(tmp_path / "whole")
     assert metrics(tmp_path / "parts") == metrics(tmp_path / "whole")
+
+
+@pytest.mark.slow
+def test_two_processes_train_like_one(data, tmp_path):
+    words = ["train", "--large", "--data", str(data[0]), "--labels", str(data[1]), "--data.columns", "label", *SHORT]
+    words += ["--model.drop-path", "0.2", "--device", "cpu", "--out"]
+    for launcher, out in (([], "one"), (["torch.distributed.run", "--nproc-per-node", "2", "-m"], "two")):
+        command = [sys.executable, "-m", *launcher, "inline_attention", *words, str(tmp_path / out)]
+        subprocess.run(command, check=True, capture_output=True, timeout=300)
+    assert weights(tmp_path / "one") == weights(tmp_path / "two")
 
 
 def test_progress_within_an_image(data):

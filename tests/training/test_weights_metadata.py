@@ -21,7 +21,7 @@ WRONG = {
         (["a", "b\x1b[31m", "c"], r"the class name 'b\\x1b\[31m' has control characters"),
     ],
     "task": [
-        (3, "task of its metadata must be a table whose name is detect, segment or bags, got 3"),
+        (3, "task of its metadata must be a table whose name is detect, segment, bags or slides, got 3"),
         ({}, "task of its metadata must be"),
         ({"name": "classify"}, "task of its metadata must be"),
         ({"name": "segment", "width": -3}, "task.width must be positive, got -3"),

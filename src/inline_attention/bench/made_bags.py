@@ -15,7 +15,7 @@ STRENGTH = 8.0
 """Length of a kind's vector; the noise of a tile has about 5.7."""
 OCCUPIED = 0.75
 """Share of the cells of the grid that have a tile."""
-SPOT_OF_SIDE = 16
+SPOT_OF_SIDE = 4
 """A spot is a square of one cell for so many of the grid's side."""
 
 Bag = tuple[Tensor, Tensor, int]
@@ -75,10 +75,10 @@ class Pooled(nn.Module):
         self.head = nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, classes))
 
     def forward(self, maps: Tensor, mask: Tensor) -> Tensor:
-        """(1, C, H, W), (1, H, W) -> (1, classes)."""
-        tiles = self.embed(maps.permute(0, 2, 3, 1)[mask])
-        pooled = tiles.mean(0) if self.weigh is None else self.weigh(tiles) @ tiles
-        logits: Tensor = self.head(pooled)[None]
+        """(B, C, H, W), (B, H, W) -> (B, classes)."""
+        bags = [self.embed(tiles[valid]) for tiles, valid in zip(maps.permute(0, 2, 3, 1), mask, strict=True)]
+        pooled = [tiles.mean(0) if self.weigh is None else self.weigh(tiles) @ tiles for tiles in bags]
+        logits: Tensor = self.head(torch.stack(pooled))
         return logits
 
 

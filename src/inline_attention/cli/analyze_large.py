@@ -1,7 +1,6 @@
 """`inline analyze maps --stream`: what a point of an image looks at that is larger than memory."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -10,12 +9,12 @@ from rich.console import Console
 from ..lite.text import printable
 from .analyze_inputs import load_models, to_draw
 from .arguments import prepare_folder, usable_device
+from .large_thumbnail import open_thumbnail
 from .main import warn
 from .progress import step_counter
 
 if TYPE_CHECKING:
     import torch
-    from PIL import Image
 
     from ..analysis.maps import QueryMap
     from ..data.config import DataConfig
@@ -93,18 +92,4 @@ def image_to_draw(options: "AnalyzeMaps") -> "torch.Tensor":
     """(H, W, 3) in 0..1: a thumbnail of the image."""
     if options.image is None or not Path(options.image).exists():
         raise ValueError(f"--stream takes a file: give --image FILE, got {options.image}")
-    from ..large.thumbnail import coarsest_level, thumbnail
-
-    image = options.large.open(str(options.image))
-    try:
-        scale = min(1.0, LONGEST / max(image.height, image.width))
-        size = max(1, round(scale * image.height)), max(1, round(scale * image.width))
-        level = coarsest_level(image.file, size)
-    finally:
-        image.close()
-    coarse = replace(options.large, level=level, mpp=None, mask=None).open(str(options.image))
-    try:
-        small: Image.Image = thumbnail(coarse, size)
-    finally:
-        coarse.close()
-    return to_draw(small, LONGEST)
+    return to_draw(open_thumbnail(options.large, str(options.image), LONGEST), LONGEST)

@@ -127,7 +127,7 @@ class BenchBags(BenchOptions):
     """Slides as bags of up to 100,000 tiles, made with a rule: accuracy, time and memory of InLine, softmax and pooling."""
 
     seconds: float = 15.0
-    """How long to time a training step of the candidates of one case; training them takes half an hour each."""
+    """How long to time a training step of the candidates of one case; training them takes a quarter of an hour each."""
 
     def run(self) -> None:
         """Measure, write, print."""

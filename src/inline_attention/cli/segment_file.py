@@ -1,11 +1,12 @@
 """One large image to a map in files, for `inline predict --task segment --stream`."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
+from .large_thumbnail import open_thumbnail
 from .map_records import MapPaths, write_record
 
 if TYPE_CHECKING:
@@ -83,21 +84,10 @@ class MapMaker:
 
     def _save_preview(self, image: Path, found: "SegmentedMap", path: Path) -> None:
         """Draw the map over a thumbnail, from the coarsest level of the image that is fine enough."""
-        from ..large.preview import draw_preview, preview_size
-        from ..large.thumbnail import coarsest_level, thumbnail
+        from ..large.preview import LONGEST, draw_preview
         from ..large.whole_path import whole_path
 
-        size = preview_size(found.size)
-        finest = self.large.open(str(image))
-        try:
-            level = coarsest_level(finest.file, size)
-        finally:
-            finest.close()
-        coarse = replace(self.large, level=level, mpp=None, mask=None).open(str(image))
-        try:
-            small = thumbnail(coarse, size)
-        finally:
-            coarse.close()
+        small = open_thumbnail(self.large, str(image), LONGEST)
         with whole_path(path) as temporary:
             draw_preview(small, found).save(temporary, format="PNG")
 

@@ -32,7 +32,8 @@ class TrainOptions:
     """What to learn: classes of images, objects with boxes and masks, classes of pixels, or slides from bags of tile features
     or from their whole images. Short for --task.name."""
     large: bool = False
-    """Learn from whole images of any size, read by rows, with --labels: see docs/large_training.md. Short for --task slides."""
+    """Learn from whole images of any size, read by rows: slides with --labels, or --task segment with masks as large. See
+    docs/large_training.md."""
     recipe: str | None = None
     """A recipe of the package, by name, or a TOML file; unset: one that suits the data."""
     data: str | None = None
@@ -87,8 +88,8 @@ class Train(TrainOptions):
         recipe = self.settings
         if self.task not in (None, recipe.task.name):
             raise ValueError(f"--task {self.task}: the recipe is for --task {recipe.task.name}; leave out one of the two")
-        if self.large and recipe.task.name != "slides":
-            raise ValueError(f"--large is for slides from their images, and the recipe is for --task {recipe.task.name}")
+        if self.large and not (recipe.task.name == "slides" or recipe.task.large):
+            raise ValueError("--large is for whole images by rows, and the recipe is not: leave out one of the two")
         if self.seed is not None:
             recipe = replace(recipe, run=replace(recipe.run, seed=self.seed))
         if self.skip_bad:
@@ -168,7 +169,8 @@ class Train(TrainOptions):
             unit = {"classify": "images", "bags": "slides", "slides": "slides"}.get(recipe.task.name, "pixels")
             written.append(draw_confusion(outcome.best["confusion"], outcome.classes, out / "confusion.png", unit))
         draw = {"classify": draw_attention, "bags": draw_bags}.get(recipe.task.name, draw_predictions)
-        if recipe.task.name != "slides" and (drawn := draw(out, outcome.source)):
+        in_parts = recipe.task.name == "slides" or recipe.task.large
+        if not in_parts and (drawn := draw(out, outcome.source)):
             written.append(drawn)
         if self.json:
             last = [row for row in outcome.rows if row["kind"] == "evaluation"][-1]

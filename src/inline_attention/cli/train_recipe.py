@@ -8,7 +8,7 @@ import tyro
 
 from ..data.config import DataConfig, Target
 from ..training.config import Recipe, nearest
-from ..training.recipe import absolute_source, load
+from ..training.recipe import absolute_file, absolute_source, load
 from .arguments import explain, silent_tyro, unset_values
 from .train import Train, TrainOptions, newest_run
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 DENSE = {"detect": "detect_small", "segment": "segment_small", "bags": "bags", "slides": "slides"}
 """Recipes of tasks for which the images do not decide the recipe."""
+SEGMENT_LARGE = "segment_large"
 SECTIONS = [entry.name for entry in fields(Recipe)]
 
 
@@ -98,7 +99,7 @@ def starting_recipe(early: EarlyOptions) -> "tuple[str | None, Recipe, tuple[Dat
         schedule = replace(schedule, warmup=0)
     if early.steps is not None and early.steps >= 0:
         schedule = replace(schedule, warmup=0, warmup_steps=early.steps // 20)
-    data = replace(recipe.data, source=source, labels=absolute_source(labels) if labels else "")
+    data = replace(recipe.data, source=source, labels=absolute_file(labels))
     return name, replace(recipe, data=data, schedule=schedule), opened
 
 
@@ -106,6 +107,10 @@ def _suiting(early: EarlyOptions) -> "tuple[str, Recipe, tuple[DataConfig, Sourc
     """Name and recipe for the data, and the images if it took opening them; the digits' if no data is given."""
     usual_task = "slides" if early.large else "bags" if early.labels else "classify"
     source, task = early.data or early.source, early.task or early.task_name or usual_task
+    if early.large and task not in ("slides", "segment"):
+        raise ValueError(f"--large is for slides with --labels and for --task segment, got --task {task}")
+    if early.large and task == "segment":
+        return SEGMENT_LARGE, *_suiting_dense(early, task, source, SEGMENT_LARGE)
     if task in DENSE:
         return DENSE[task], *_suiting_dense(early, task, source)
     if source is None:
@@ -122,9 +127,11 @@ def _suiting(early: EarlyOptions) -> "tuple[str, Recipe, tuple[DataConfig, Sourc
     return *choose_recipe(source, opened), (data, opened)
 
 
-def _suiting_dense(early: EarlyOptions, task: str, source: str | None) -> "tuple[Recipe, tuple[DataConfig, Source] | None]":
-    """The small recipe of a task fitted to the images or slides, and these."""
-    recipe = load(DENSE[task])
+def _suiting_dense(
+    early: EarlyOptions, task: str, source: str | None, name: str | None = None
+) -> "tuple[Recipe, tuple[DataConfig, Source] | None]":
+    """The small recipe of a task, or the one of this name, fitted to the images or slides, and these."""
+    recipe = load(name or DENSE[task])
     if early.help:
         return recipe, None
     if source is None:
@@ -134,7 +141,7 @@ def _suiting_dense(early: EarlyOptions, task: str, source: str | None) -> "tuple
 
     names = ("limit", "images", "masks", "ignore", "class_name", "skip_bad", "columns")
     given: dict[str, Any] = {name: getattr(early, name) for name in names}
-    given["labels"] = absolute_source(early.labels) if early.labels else ""
+    given["labels"] = absolute_file(early.labels or "")
     data = replace(recipe.data, source=absolute_source(source), val=early.val or recipe.data.val, **given)
     recipe = replace(recipe, task=replace(recipe.task, target=early.target))
     opened = make_task(replace(recipe, data=data)).open()

@@ -223,7 +223,7 @@ def print_dry_run(task: "Task", device: str, source: "Source | None", name: str,
         name: of the recipe.
     """
     from ..training.estimate import estimate
-    from ..training.recipe import UNUSED_BY_TASK, flat, to_toml
+    from ..training.recipe import flat, to_toml, unused_fields
 
     processes = int(os.environ.get("WORLD_SIZE", "1"))
     recipe = task.recipe
@@ -234,7 +234,7 @@ def print_dry_run(task: "Task", device: str, source: "Source | None", name: str,
     states, activations = found.state_bytes / 2**20, found.activation_bytes / 2**20
     rate = f"learning rate up to {found.lr:.2e} ({recipe.optim.lr:.2e} for {recipe.optim.rate_batch} images)"
     parts = f" in {found.accumulation} micro-batches of {found.micro_batch}" if found.accumulation > 1 else ""
-    text = f"# the recipe {name}\n{to_toml(recipe, UNUSED_BY_TASK[recipe.task.name])}"
+    text = f"# the recipe {name}\n{to_toml(recipe, unused_fields(recipe.task))}"
     Console().print(text, highlight=False, markup=False, soft_wrap=True)
     for line in (
         f"{found.parameters:,} parameters, {found.trained:,} of them trained, {found.classes} classes",

@@ -114,7 +114,7 @@ def open_bags(data: DataConfig, target: Target = "auto", kind: type[BagDataset] 
         return Source(train, _of_split(whole, name), classes, bad, split=name)
     if name != "val":
         raise NoSplitError(data.labels, data.val, splits)
-    trained, held = split_patients(train.table.rows, data.val_share, stratify=whole.table.target == "class")
+    trained, held = split_patients(train.table.rows, data.val_share, data.labels, stratify=whole.table.target == "class")
     what = "the training patients" if splits else "the patients"
     note = f"{100 * data.val_share:g} % of {what}, split off by a hash of their names"
     return Source(train.choose(trained), train.choose(held), classes, bad, split_note=note)

@@ -4,7 +4,8 @@ Of HDF5, plain datasets are read: links to other files, virtual datasets and ext
 """
 
 import pickle
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -82,19 +83,20 @@ def tile_and_step(attributes: Mapping[str, Any]) -> tuple[int | None, float | No
 def _read_h5(path: Path) -> tuple[Any, Any, dict[str, Any]]:
     with _open(path) as file:
         features, coords = _dataset(file, FEATURE_NAMES, path), _dataset(file, COORD_NAMES, path)
-        attributes = {**file.attrs, **coords.attrs}
-        try:
-            return features[()], coords[()], attributes
-        except (OSError, RuntimeError) as error:
-            raise BadImageError(f"{path} cannot be read, perhaps it is truncated: {first_line(error)}") from error
+        return features[()], coords[()], {**file.attrs, **coords.attrs}
 
 
-def _open(path: Path) -> Any:
+@contextmanager
+def _open(path: Path) -> Iterator[Any]:
+    """An open file; what goes wrong in reading it is a BadImageError that names it."""
     import h5py
 
     try:
-        return h5py.File(path, "r")
-    except OSError as error:
+        with h5py.File(path, "r") as file:
+            yield file
+    except (BadImageError, MemoryError):
+        raise
+    except Exception as error:  # h5py raises many kinds for a damaged file
         raise BadImageError(f"{path} cannot be read as HDF5, perhaps it is truncated: {first_line(error)}") from error
 
 
@@ -102,22 +104,18 @@ def _dataset(file: Any, names: tuple[str, ...], path: Path) -> Any:
     """The first dataset of these names, which must lie in the file itself."""
     import h5py
 
-    try:
-        name = next((name for name in names if name in file), None)
-        if name is None:
-            there = ", ".join(map(str, list(file)[:10])) or "nothing"
-            raise BadImageError(f"{path} has no {names[0]}; it has: {there}")
-        if not isinstance(file.get(name, getlink=True), h5py.HardLink):
-            raise BadImageError(f"{path}: {name} is a link: refused")
-        found = file[name]
-        if not isinstance(found, h5py.Dataset) or found.is_virtual or found.external:
-            raise BadImageError(f"{path}: {name} is no plain dataset: refused")
-    except (OSError, RuntimeError, KeyError) as error:
-        raise BadImageError(f"{path} cannot be read as HDF5, perhaps it is damaged: {first_line(error)}") from error
+    name = next((name for name in names if name in file), None)
+    if name is None:
+        raise BadImageError(f"{path} has no {names[0]}; it has: {', '.join(map(str, list(file)[:10])) or 'nothing'}")
+    if not isinstance(file.get(name, getlink=True), h5py.HardLink):
+        raise BadImageError(f"{path}: {name} is a link: refused")
+    found = file[name]
+    if not isinstance(found, h5py.Dataset) or found.is_virtual or found.external:
+        raise BadImageError(f"{path}: {name} is no plain dataset: refused")
     if found.dtype.kind not in "fiu":
         raise BadImageError(f"{path}: {name} must be numbers, got {found.dtype}")
-    if found.size > MOST_NUMBERS:
-        raise BadImageError(f"{path}: {name} has {found.size:,} numbers, more than {MOST_NUMBERS:,}")
+    if found.size is None or found.size > MOST_NUMBERS:
+        raise BadImageError(f"{path}: {name} has {found.size or 0:,} numbers, more than {MOST_NUMBERS:,} or none")
     return found
 
 

@@ -69,16 +69,24 @@ class LabelMapDataset:
             raise BadImageError(
                 f"{mask} is {width} x {height} (width x height), and its image {name} is {image.width} x {image.height}"
             )
+        return image, self.classes_of(numbers, mask)
+
+    def paths(self, index: int) -> tuple[Path, Path]:
+        """The image's file and its mask's."""
+        return self._images[index], self._masks[index]
+
+    def classes_of(self, numbers: NDArray[Any], mask: Path, first: int = 0) -> NDArray[np.uint8]:
+        """Classes from 0 on, 255 for ignored, of the numbers in some rows of a mask file, the first of which is this one."""
         inside = (numbers >= 0) & (numbers < len(self._classes))
         classes = np.where(inside, self._classes[np.where(inside, numbers, 0)], -1)
         if (classes < 0).any():
             row, column = np.argwhere(classes < 0)[0]
             label = numbers[row, column]
             raise BadImageError(
-                f"{mask} holds label {label} at row {row}, column {column}, and the classes are {self._range}: "
+                f"{mask} holds label {label} at row {first + row}, column {column}, and the classes are {self._range}: "
                 f"--data.ignore {' '.join(map(str, [*self._ignored, label]))} leaves out the pixels of this label"
             )
-        return image, classes.astype(np.uint8)
+        return classes.astype(np.uint8)
 
     def choose(self, indices: Iterable[int]) -> "LabelMapDataset":
         """The images at these indices."""

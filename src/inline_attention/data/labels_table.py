@@ -315,12 +315,13 @@ def match_slides(table: LabelsTable, files: Sequence[Path], where: object, *, sk
     )
 
 
-def split_patients(rows: Sequence[SlideRow], share: float, *, stratify: bool) -> tuple[list[int], list[int]]:
+def split_patients(rows: Sequence[SlideRow], share: float, where: object, *, stratify: bool) -> tuple[list[int], list[int]]:
     """Indices of (training, validation): a share of the patients (of each class), by a hash of their names.
 
     Args:
         rows: the slides.
         share: of the patients that are for validation; one of each class at least, where it has two.
+        where: the table, for messages.
         stratify: the targets are classes. A patient with several classes counts as one of the first slide's.
     """
     patients: dict[str, int | float | tuple[float, ...]] = {}
@@ -334,6 +335,8 @@ def split_patients(rows: Sequence[SlideRow], share: float, *, stratify: bool) ->
         members.sort(key=lambda name: blake2b(name.encode("utf-8", "surrogatepass")).digest())
         val |= set(members[: min(max(1, round(share * len(members))), len(members) - 1)])
     if not val:
-        raise ValueError(f"{len(patients)} patients are too few to take some for validation: name them in a column split")
+        raise ValueError(
+            f"{where}: {len(patients)} patients are too few to take some for validation: name them in a column split"
+        )
     held = [index for index, row in enumerate(rows) if row.patient in val]
     return [index for index, row in enumerate(rows) if row.patient not in val], held

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torchvision.ops import FeaturePyramidNetwork
 
 from ..compat import upernet_decoder
+from ..models.in_parts import ImageInParts
 from ..ops.masks import check_image_mask
 from .pyramid import Pyramid
 
@@ -48,7 +49,7 @@ class Segmenter(nn.Module):
         _init_decoder(self.decoder)
         _init_classifier(self.head)
 
-    def forward(self, pixels: Tensor, mask: Tensor | None = None) -> Tensor | tuple[Tensor, ...]:
+    def forward(self, pixels: Tensor | ImageInParts, mask: Tensor | None = None) -> Tensor | tuple[Tensor, ...]:
         """Images (B, C, H, W) of any size -> logits (B, classes, H, W). Sides are zero-padded to multiples of 32.
 
         In training a tuple: the logits, and for UperNet the auxiliary head's logits, of the same shape.
@@ -56,6 +57,8 @@ class Segmenter(nn.Module):
         `mask`, (B, H, W), is True where a pixel is valid, see `Backbone.forward`. Tokens without a valid pixel reach the
         decoder as zeros, and count in its normalisation; their own logits mean nothing.
         """
+        if isinstance(pixels, ImageInParts):
+            return pixels.run(self)
         if self.training and len(pixels) == 1 and self._normalises_single_pixels():
             raise ValueError("UperNet cannot be trained on a batch of one image, it normalises over the batch: take 2 or more")
         size = pixels.shape[2], pixels.shape[3]

@@ -7,6 +7,7 @@ import gradio as gr
 from ..analysis.sample_images import SAMPLES, sample_image
 from .answers import MODELS, SIZES, PageState, RunningAnswers, answer, check_upload, curves, displayed_size, read_image, timing
 from .inspect import heads_and_layers
+from .large_view import LargeView, large_tab
 from .model_cache import ModelCache
 
 PARTS = [
@@ -22,8 +23,8 @@ footer { display: none !important; }
 """
 
 
-def build(model_cache: ModelCache, running: RunningAnswers) -> gr.Blocks:
-    """The page, with the models of the cache. `running` counts the answers that are being computed."""
+def build(model_cache: ModelCache, running: RunningAnswers, large: LargeView | None = None) -> gr.Blocks:
+    """The page, with the models of the cache. `running` counts the answers that are being computed; `large` has its own tab."""
     with gr.Blocks(title="inline explore", analytics_enabled=False, delete_cache=(60, 600)) as page:
         gr.Markdown(
             "# What do they look at?\nDrop an image or pick a sample, choose one to four models, and click a point: each "
@@ -68,6 +69,8 @@ def build(model_cache: ModelCache, running: RunningAnswers) -> gr.Blocks:
             )
             times = gr.Image(label="Times", show_label=False, interactive=False, buttons=["download"], elem_id="times")
 
+        if large is not None:
+            large_tab(large, model_cache, running, [models, layer, head])
         inputs = [image, models, down, across, layer, head, part, size]
         _connect(model_cache, running, page, inputs, [*places, note], [rays, locality], samples)
         largest.input(

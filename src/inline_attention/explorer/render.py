@@ -36,23 +36,24 @@ def draw_map(found: Inspection, part: Part, head: int) -> Image.Image:
 
     Red is more than an even share and blue less; of the local part alone, which has no even share, more or less than nothing.
     """
-    width, height = found.image.size
+    weights = weights_of(found, part, head)
+    return overlay(found.image, None if weights is None else weights - int(part != "local"), found.map.query, found.map.grid)
+
+
+def overlay(image: Image.Image, weights: Tensor | None, query: tuple[int, int], grid: tuple[int, int]) -> Image.Image:
+    """The image in grey, with weights (h, w) over it, red above zero and blue below, and a ring around the query."""
+    width, height = image.size
     scale = SIDE / max(min(width, height), max(width, height) / LARGEST_ASPECT)
     size = (max(round(width * scale), SIDE), max(round(height * scale), SIDE))
-    base = (
-        found.image.convert("L").resize(size, Image.Resampling.BILINEAR).point(lambda value: 90 + 0.65 * value).convert("RGB")
-    )
-    weights = weights_of(found, part, head)
+    base = image.convert("L").resize(size, Image.Resampling.BILINEAR).point(lambda value: 90 + 0.65 * value).convert("RGB")
     if weights is not None:
         from matplotlib import colormaps
 
-        weights = weights - int(part != "local")
         largest = float(weights.abs().max()) or 1.0
         coloured = colormaps[SIGNED]((weights / largest / 2 + 0.5).cpu().numpy())[..., :3]
         strength = (weights.abs() / largest).sqrt().mul(0.85 * 255).byte().cpu().numpy()
         over = Image.fromarray((coloured * 255).astype(np.uint8)).resize(size, Image.Resampling.NEAREST)
         base.paste(over, mask=Image.fromarray(strength).resize(size, Image.Resampling.NEAREST))
-    query, grid = found.map.query, found.map.grid
     y, x = ((at + 0.5) * side / cells for at, side, cells in zip(query, size[::-1], grid, strict=True))
     draw = ImageDraw.Draw(base)
     for radius, colour, line in ((9, "white", 5), (8, "black", 2)):

@@ -17,6 +17,7 @@ from fastapi import FastAPI
 from ..compat import shorten_gradio_errors
 from .address import Address
 from .answers import RunningAnswers
+from .large_view import LargeView
 from .model_cache import ModelCache
 from .page import CSS, build
 from .request_filter import LARGEST_FILE, RequestFilter
@@ -28,18 +29,19 @@ LONGEST_WAIT = 60.0
 
 def serve(
     model_cache: ModelCache, report: Callable[[str], None], listener: socket.socket, address: Address, *,
-    open_browser: bool = False,
+    large: LargeView | None = None, open_browser: bool = False,
 ) -> None:  # fmt: skip
     """Serve the page until Ctrl-C or SIGTERM; uploads are kept in a folder that is deleted with the server.
 
     Args:
         report: called with the page's address once it is served.
+        large: an image that is larger than memory.
         listener: a socket that listens at the address.
     """
     running = RunningAnswers()
     with _terminated_as_interrupted(), listener, _upload_folder():
         shorten_gradio_errors(lambda text: log.warning("a request was not answered: %s", ascii(text[:300])[1:-1]))
-        page = build(model_cache, running)
+        page = build(model_cache, running, large)
         page.queue(default_concurrency_limit=2, max_size=64)
         app = gr.mount_gradio_app(
             FastAPI(openapi_url=None), page, "/", server_name=address.host, server_port=address.port, footer_links=[],

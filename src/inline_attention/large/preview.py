@@ -14,12 +14,6 @@ WIDE = 1.6
 GAP = 8
 
 
-def preview_size(size: tuple[int, int]) -> tuple[int, int]:
-    """Height and width of the thumbnail that fits a map of this size."""
-    scale = min(1.0, LONGEST / max(size))
-    return max(1, round(scale * size[0])), max(1, round(scale * size[1]))
-
-
 def draw_preview(thumbnail: Image.Image, found: SegmentedMap) -> Image.Image:
     """The preview; the shares in its legend are those of the valid pixels of the whole map.
 

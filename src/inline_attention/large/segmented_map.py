@@ -87,7 +87,12 @@ class MapFiles(NamedTuple):
 
 
 def collect_map(
-    found: StreamedSegmentation, classes: Sequence[str], place: Place | None = None, files: MapFiles | None = None
+    found: StreamedSegmentation,
+    classes: Sequence[str],
+    place: Place | None = None,
+    files: MapFiles | None = None,
+    *,
+    folder: str | Path | None = None,
 ) -> SegmentedMap:
     """Sweep once over a streamed segmentation.
 
@@ -95,11 +100,12 @@ def collect_map(
         found: by `stream_segment`.
         classes: the names of the classes.
         place: of the map; None if it is not known.
-        files: where to, by `MapFiles.reserve`, with or without probabilities; None for labels in the system's temporary folder.
+        files: where to, by `MapFiles.reserve`, with or without probabilities; None for labels alone.
+        folder: for files that are not given; None for the system's.
     """
     if len(classes) != found.classes:
         raise ValueError(f"the segmenter has {found.classes} classes, {len(classes)} names were given")
-    labels, planes = files or MapFiles.reserve((found.height, found.width), found.classes)
+    labels, planes = files or MapFiles.reserve((found.height, found.width), found.classes, folder=folder)
     counts = np.zeros(found.classes, dtype=np.int64)
 
     def add(start: int, rows: NDArray[Any]) -> None:

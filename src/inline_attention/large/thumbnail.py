@@ -22,6 +22,12 @@ def coarsest_level(file: ImageFile, size: tuple[int, int]) -> int:
     )
 
 
+def thumbnail_size(size: tuple[int, int], longest: int) -> tuple[int, int]:
+    """Height and width of a thumbnail of an image of this size, no side longer than this."""
+    scale = min(1.0, longest / max(size))
+    return max(1, round(scale * size[0])), max(1, round(scale * size[1]))
+
+
 def thumbnail(image: LargeImage, size: tuple[int, int]) -> Image.Image:
     """The image averaged to a size (height, width): its first three channels in colour, or its first in grey.
 

@@ -42,6 +42,8 @@ class TaskConfig:
     """Of these windows, as a share of their sides."""
     side: int | None = None
     """Segmentation: shorter side that images are resized to in evaluation, 0 for their own; unset: that of data.size."""
+    large: bool = False
+    """Segmentation: whole images of any size, read by rows, with masks as large, in place of crops."""
     target: Target = "auto"
     """Slides: what their labels are, classes, several labels of 0 or 1, or a number; auto: as the table shows."""
     features: int = 0

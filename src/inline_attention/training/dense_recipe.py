@@ -27,7 +27,7 @@ def fit_recipe(recipe: Recipe, source: Source, size: tuple[int, int] | None = No
         size: of the crop, if it is chosen already.
     """
     batch = recipe.optim.batch
-    if recipe.task.name == "segment":
+    if recipe.task.name == "segment" and not recipe.task.large:
         side = _crop_side(source)
         height, width = size or (side, side)
         larger = max(1.0, height * width / (recipe.data.size[0] * recipe.data.size[1]))

@@ -157,7 +157,7 @@ class Engine:
         """Train to the end. False: stopped before it, after saving."""
         plan, progress, run = self.plan, self.progress, self.task.recipe.run
         self.reporter.begin(plan, progress.step)
-        self.task.watch = self.reporter.within
+        self.task.watch = getattr(self.reporter, "within", self.task.watch)  # which reporters of older code lack
         self.model.train()
         timer = Timer(progress.seconds)
         skipped = 0

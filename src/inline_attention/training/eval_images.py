@@ -11,7 +11,7 @@ from ..models.packaged_weights import PACKAGED
 from .classify import Classify
 from .config import Recipe
 from .load_trained import Trained
-from .recipe import absolute_source
+from .recipe import absolute_file, absolute_source
 from .run_folder import RunFolder
 from .task import Task, make_task
 
@@ -61,7 +61,7 @@ def eval_images(
         raise ValueError(f"labels {labels} are those of the slides in `data`: give data too")
     if own is not None:
         own = replace(own, data=replace(own.data, skip_bad=skip_bad or own.data.skip_bad))
-        same = labels is None or own.data.labels == absolute_source(labels)
+        same = labels is None or own.data.labels == absolute_file(labels)
         if data is None or (own.data.source == absolute_source(data) and root in (None, own.data.root) and same):
             return _of_run(own, classes, model, split)
     assert data is not None

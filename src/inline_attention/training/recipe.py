@@ -18,7 +18,7 @@ else:
 from ..data.config import data_faults
 from ..lite.decode import first_line
 from ..lite.limits import excess
-from .config import RENAMED_FIELDS, RESUMABLE_FIELDS, SEED_LIMIT, ModelConfig, Recipe, nearest
+from .config import RENAMED_FIELDS, RESUMABLE_FIELDS, SEED_LIMIT, ModelConfig, Recipe, TaskConfig, nearest
 
 Section = TypeVar("Section")
 
@@ -316,12 +316,16 @@ _IN_PARTS = (
     "data.level", "data.mpp", "data.select", "data.value_range", "data.valid", "run.tokens", "run.keep", "run.folder",
 )  # fmt: skip
 _OF_BAGS = ("task.features", "task.normalize", "task.tile_step", "task.off_grid", "augment.drop_tiles")
+_LARGE_SEGMENTING = (
+    "task.longest", "task.inference", "task.stride", "task.side", "augment.resize", "data.interpolation",
+)  # fmt: skip
 _MASKS = ("data.images", "data.masks", "data.ignore", "data.class_name")
 UNUSED_BY_TASK = {
-    "classify": (*_DETECTING, *_SEGMENTING, *_HEAD, *_MASKS, *_SLIDES, *_IN_PARTS),
-    "detect": (*_SEGMENTING, *_CLASSIFYING, *_SLIDES, *_IN_PARTS, "data.size", "data.interpolation"),
+    "classify": ("task.large", *_DETECTING, *_SEGMENTING, *_HEAD, *_MASKS, *_SLIDES, *_IN_PARTS),
+    "detect": ("task.large", *_SEGMENTING, *_CLASSIFYING, *_SLIDES, *_IN_PARTS, "data.size", "data.interpolation"),
     "segment": (*_DETECTING, *_CLASSIFYING, *_SLIDES, *_IN_PARTS, "data.class_name"),
     "bags": (
+        "task.large",
         *_DETECTING,
         *_SEGMENTING,
         *_HEAD,
@@ -334,9 +338,24 @@ UNUSED_BY_TASK = {
         "data.std",
         "augment.color_jitter",
     ),
-    "slides": (*_DETECTING, *_SEGMENTING, *_HEAD, *_MASKS, *_OF_IMAGES, *_OF_BAGS, "data.interpolation"),
+    "segment_large": (
+        *_DETECTING,
+        *_LARGE_SEGMENTING,
+        *_OF_IMAGES,
+        *(field for field in _SLIDES if field != "augment.turn"),
+        "augment.smoothing",
+        "data.class_name",
+    ),
+    "slides": ("task.large", *_DETECTING, *_SEGMENTING, *_HEAD, *_MASKS, *_OF_IMAGES, *_OF_BAGS, "data.interpolation"),
 }
-"""Fields that a task does not use."""
+"""Fields that a task does not use, by its name; "segment_large" is to segment whole images by rows."""
+
+
+def unused_fields(task: TaskConfig) -> tuple[str, ...]:
+    """Fields that this task does not use."""
+    return UNUSED_BY_TASK["segment_large" if task.name == "segment" and task.large else task.name]
+
+
 SMALLEST = 8
 """Pixels of the shortest side that a model takes."""
 
@@ -347,7 +366,7 @@ def _check_task(recipe: Recipe) -> list[str]:
         there = ", ".join(HEADS[task.name]) or "none"
         faults.append(f"task {task.name} has no head {task.head}; there are: {there}")
     usual, values = flat(Recipe()), flat(recipe)
-    for name in UNUSED_BY_TASK[task.name]:
+    for name in unused_fields(task):
         if values[name] != usual[name]:
             faults.append(f"{name} has no meaning for --task {task.name}, got {values[name]!r}: leave it out")
     for name, side in (("longest", task.longest), ("side", task.side or 0)):
@@ -371,3 +390,8 @@ def absolute_source(source: str) -> str:
         raise ValueError(f"the images must not be empty, got {source!r}: give a folder, or the name of a source")
     path = Path(source).expanduser()
     return str(path.resolve()) if path.exists() else source
+
+
+def absolute_file(path: str) -> str:
+    """The path of a file as an absolute one, links not followed, so that messages name what was given; nothing for no file."""
+    return str(Path(path).expanduser().absolute()) if path else ""

@@ -3,7 +3,7 @@
 Augmentation is by rows: flips, quarter turns, colours. Each process takes whole slides, one at a time.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, cast
@@ -18,71 +18,27 @@ from ..data.config import AugmentConfig, DataConfig
 from ..data.loader import Batch
 from ..data.slide_dataset import SlideDataset
 from ..data.splits import Source
-from ..data.transforms import normalisation
-from ..large.augmented_rows import Augmentation, augmented
-from ..large.disk import disk_needed
 from ..large.gradients import stream_train
-from ..large.image_reader import RowReader, open_image
-from ..large.open_large_image import open_large_image
 from ..large.stages import ways_through
-from ..lite.decode import BadImageError
 from ..models.backbone import Backbone
 from ..models.finite import check_outputs
-from ..models.in_parts import ImageInParts
 from ..models.load_official import read_checkpoint, select_weights
 from .config import ModelConfig, Recipe, RunConfig
+from .large_input import FileImage, Watch, draw_augmentation, trial_of, unwatched
 from .load_trained import metadata_of, spec_of
 from .model_factory import make_model, model_spec, weights_path
 from .slide_targets import COLUMNS, slide_loss, slide_meter, slide_scores, target_known
 from .task import Meter, Task, Trial
 from .weights_metadata import classes_of, data_of, make_for_file, task_of
 
-SMALLEST_TRIAL, MEASURED = 64, 16
-"""Pixels of the shortest side of what a dry run tries; slides whose size it looks up."""
-Watch = Callable[[int, int], None]
-"""Called with (done, total) parts of one image."""
 
-
-UNCHANGED = Augmentation()
-
-
-def _unwatched(done: int, total: int) -> None:
-    pass
-
-
-@dataclass
-class SlideImage(ImageInParts):
+class SlideImage(FileImage):
     """One slide, whose image is opened when a model takes it."""
-
-    path: Path
-    data: DataConfig
-    run_config: RunConfig
-    augmentation: Augmentation = UNCHANGED
-    watch: Watch = _unwatched
-    rows: int | None = None
-    """Only so many rows and columns of it, for a trial."""
-
-    def open(self) -> RowReader:
-        """The image by rows. What is wrong with its file is a `BadImageError`."""
-        data = self.data
-        mean, std = normalisation(data)
-        try:
-            image = open_large_image(
-                self.path, level=data.level, mpp=data.mpp, channels=data.select, value_range=data.value_range,
-                mask=data.valid,
-            )  # fmt: skip
-            source = open_image(image, channels=data.channels, mean=mean, std=std)
-        except ValueError as error:
-            raise BadImageError(str(error)) from error
-        shape = (-1, 1, 1)
-        centre, width = torch.tensor(mean).view(shape), torch.tensor(std).view(shape)
-        source = source if self.rows is None else _cut(source, self.rows)
-        return augmented(source, self.augmentation, centre, width, self.run_config.folder)
 
     @override
     def run(self, model: nn.Module) -> Tensor:
         """Logits, with a graph if gradients are computed."""
-        options = self.run_config
+        options = self.options
         return stream_train(
             model, self.open(), tokens=options.tokens, folder=options.folder, keep=options.keep, progress=self.watch
         )
@@ -101,17 +57,7 @@ class SlideTransform:
         """(image, target)."""
         kind = torch.long if isinstance(target, int) else torch.float32
         SlideImage(path, self.data, self.run).open()  # a file that cannot be read is found here
-        return SlideImage(path, self.data, self.run, self._draw()), torch.tensor(target, dtype=kind)
-
-    def _draw(self) -> Augmentation:
-        augment = self.augment
-        if augment is None:
-            return Augmentation()
-        turn, hflip, vflip, *colours = torch.rand(6).tolist()
-        quarters = int(torch.randint(1, 4, ())) if turn < augment.turn else 0
-        strength = augment.color_jitter
-        factors = [1 + strength * (2 * colour - 1) for colour in colours]
-        return Augmentation(quarters, hflip < augment.hflip, vflip < augment.vflip, *factors)
+        return SlideImage(path, self.data, self.run, draw_augmentation(self.augment)), torch.tensor(target, dtype=kind)
 
 
 class Slides(Task):
@@ -166,23 +112,11 @@ class Slides(Task):
 
     @override
     def trial(self, batch: Batch, model: nn.Module, source: Source) -> Trial:
-        """A corner of the slide, of about one band; a slide takes as many times as long as it has more pixels."""
-        recipe, backbone = self.recipe, cast("Backbone", model)
-        side = max(SMALLEST_TRIAL, int(recipe.run.tokens**0.5) * backbone.patch_size)
-        sizes = [self._size(source, index) for index in range(0, len(source.train), max(1, len(source.train) // MEASURED))]
-        tried = [(min(side, height), min(side, width)) for height, width in sizes[:1]]
-        mean = sum(height * width for height, width in sizes) / len(sizes)
-        largest = max(sizes, key=lambda size: size[0] * size[1])
-        images = [replace(image, rows=side, augmentation=UNCHANGED) for image in batch.pixels]
-        times = max(1.0, mean / (tried[0][0] * tried[0][1]))
-        blocks = sum(backbone.depths())
-        return Trial(replace(batch, pixels=images), times, 1 / blocks, disk_needed(backbone, largest, recipe.run.keep))
-
-    def _size(self, source: Source, index: int) -> tuple[int, int]:
-        train = source.train
+        """A corner of the slide."""
+        train, recipe = source.train, self.recipe
         assert isinstance(train, BagDataset)
-        image = SlideImage(train.paths[index], self.recipe.data, self.recipe.run).open()
-        return image.height, image.width
+        images = [SlideImage(path, recipe.data, recipe.run) for path in train.paths]
+        return trial_of(batch, images, cast("Backbone", model), recipe.run)
 
     def outputs(self, model: nn.Module, batch: Batch) -> Tensor:
         """(B, outputs), slide by slide."""
@@ -229,7 +163,7 @@ class SlideModel:
     """The loader's line about the weights."""
 
     @torch.no_grad()
-    def predict(self, path: Path, watch: Watch = _unwatched) -> dict[str, float]:
+    def predict(self, path: Path, watch: Watch = unwatched) -> dict[str, float]:
         """Probabilities of classes, the likeliest first; of labels, in their order; or the number."""
         recipe = self.task.recipe
         outputs = self.model(SlideImage(path, recipe.data, recipe.run, watch=watch))
@@ -258,15 +192,3 @@ def load_slides(what: str) -> SlideModel:
     except RuntimeError as error:
         raise ValueError(f"{path} does not fit {name}: {' '.join(str(error).split())[:200]}") from error
     return SlideModel(model.eval(), name, task, classes, f"{len(state)} tensors matched")
-
-
-def _cut(source: RowReader, rows: int) -> RowReader:
-    """The first rows and columns."""
-    height, width = min(source.height, rows), min(source.width, rows)
-    valid = source.valid
-    return RowReader(
-        height,
-        width,
-        lambda start, stop: source.read(start, stop)[..., :width],
-        None if valid is None else lambda start, stop: valid(start, stop)[:, :width],
-    )

@@ -52,6 +52,8 @@ class Trial:
     """The share of the activations that is there at one time."""
     disk_bytes: int = 0
     """Of the temporary files of the largest image."""
+    largest: tuple[int, int] = (0, 0)
+    """Its height and width."""
 
 
 class Task(ABC):
@@ -143,6 +145,10 @@ def make_task(recipe: Recipe) -> Task:
         from .detect import detection_task
 
         return detection_task(recipe)
+    if recipe.task.name == "segment" and recipe.task.large:
+        from .segment_large import SegmentLarge
+
+        return SegmentLarge(recipe)
     if recipe.task.name == "segment":
         from .segment import Segment
 
