@@ -126,7 +126,9 @@ def test_every_option_of_version_0_1_is_there_or_says_its_new_name():
     stored = json.loads((Path(__file__).parents[1] / "stored" / "options_0_1.json").read_text())
     entries = [entry.commands.values() if isinstance(entry, Group) else [entry] for entry in COMMANDS.values()]
     commands = {command.name: command for group in [*entries, EXPORTED.values()] for command in group}
-    assert set(commands) - set(stored) == {"Weights", "PredictOpenVino", "Features", "BenchBags"}, "new since then"
+    assert set(commands) - set(stored) == {"Weights", "PredictOpenVino", "Features", "BenchBags", "BenchMixers"}, (
+        "new since then"
+    )
     removed = set()
     for name, options in stored.items():
         present = option_types(getattr(import_module(f"inline_attention.cli.{commands[name].module}"), name))
