@@ -74,7 +74,7 @@ def test_every_command_is_where_the_table_says():
     """And shares its words with the others."""
     groups = [entry.commands if isinstance(entry, Group) else {name: entry} for name, entry in COMMANDS.items()]
     found = [command for group in groups for command in group.values()]
-    assert len(found) == 26
+    assert len(found) == 27
     for command in found:
         kind = getattr(import_module(f"inline_attention.cli.{command.module}"), command.name)
         assert callable(kind.run)
@@ -90,7 +90,7 @@ def test_every_command_is_where_the_table_says():
         (["trian"], "unknown command inline trian (did you mean inline train?); there are: train, eval, "),
         (["analyze", "map"], "unknown command inline analyze map (did you mean inline analyze maps?); there are: maps, "),
         (["xyz"], "unknown command inline xyz; there are: train, eval, "),
-        (["bench"], "inline bench needs one of: layer, models, "),
+        (["bench"], "inline bench needs one of: layer, mixers, models, "),
         (["eval"], "inline eval needs MODEL: see inline eval --help"),
         (["convert", "a"], "inline convert needs FILE and OUT: see inline convert --help"),
         (["eval", "x", "--size", "32", "--json"], "--size takes 2 whole numbers, got 32"),
@@ -126,7 +126,9 @@ def test_every_option_of_version_0_1_is_there_or_says_its_new_name():
     stored = json.loads((Path(__file__).parents[1] / "stored" / "options_0_1.json").read_text())
     entries = [entry.commands.values() if isinstance(entry, Group) else [entry] for entry in COMMANDS.values()]
     commands = {command.name: command for group in [*entries, EXPORTED.values()] for command in group}
-    assert set(commands) - set(stored) == {"Weights", "PredictOpenVino", "Features", "BenchBags"}, "new since then"
+    assert set(commands) - set(stored) == {"Weights", "PredictOpenVino", "Features", "BenchBags", "BenchMixers"}, (
+        "new since then"
+    )
     removed = set()
     for name, options in stored.items():
         present = option_types(getattr(import_module(f"inline_attention.cli.{commands[name].module}"), name))
