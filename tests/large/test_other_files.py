@@ -314,3 +314,15 @@ def test_a_missing_library_is_one_line(tmp_path, monkeypatch):
 def test_a_folder_is_no_image(tmp_path):
     with pytest.raises(ValueError, match=r"it is a folder, and no Zarr: it has none of zarr\.json, \.zarray, \.zgroup"):
         open_image_file(tmp_path)
+
+
+def test_tissue_is_found_on_a_slide_of_a_vendor(tmp_path):
+    """openslide raises for a slide that is closed twice."""
+    base = np.full((256, 320, 3), 230, np.uint8)
+    base[64:192, 64:160] = (150, 60, 140)
+    write_slide(tmp_path / "a.svs", [base], "Aperio Image Library v11.2.1\n320x256 |AppMag = 20|MPP = 0.4990")
+    image = open_large_image(tmp_path / "a.svs", mask="tissue")
+    found = image.has_data(0, 256).numpy()
+    image.close()
+    assert found[64:192, 64:160].all()
+    assert not found[:32].any()

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tifffile
 
-from inline_attention.large.image_file import PixelSize
+from inline_attention.large.image_file import ALPHA, COLOURS, PixelSize
 from inline_attention.large.open_file import open_image_file
 from inline_attention.large.open_large_image import open_large_image
 
@@ -114,6 +114,16 @@ def test_what_ome_says_is_known(tmp_path):
     file = open_image_file(tmp_path / "a.ome.tif")
     assert file.channels == ("DAPI", "CD3", "CD8", "CD20", "PanCK")
     assert file.pixel_size == PixelSize(0.25, 0.5, "µm")
+    file.close()
+
+
+@pytest.mark.parametrize(("extra", "names"), [((), COLOURS), (("unassalpha",), (*COLOURS, ALPHA))])
+def test_colours_without_a_name_in_ome_stay_colours(extra, names, tmp_path):
+    """And transparency stays transparency: a model of three channels takes the file as it is."""
+    samples = COLOUR if not extra else np.dstack([COLOUR, COLOUR[:, :, 0]])
+    tifffile.imwrite(tmp_path / "a.ome.tif", samples, photometric="rgb", extrasamples=extra, metadata={"axes": "YXS"})
+    file = open_image_file(tmp_path / "a.ome.tif")
+    assert file.channels == names
     file.close()
 
 

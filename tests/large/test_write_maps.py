@@ -203,6 +203,9 @@ def test_an_ome_tiff_has_levels_and_the_size_of_a_pixel(tmp_path):
         pixels = tifffile.xml2dict(file.ome_metadata)["OME"]["Image"]["Pixels"]
         assert (pixels["PhysicalSizeY"], pixels["PhysicalSizeX"], pixels["PhysicalSizeXUnit"]) == (0.5, 1.0, "µm")
         halved = file.series[0].levels[1].asarray()
+        tags = [level.pages[0].tags for level in file.series[0].levels]
+        across = [found["XResolution"].value[0] / found["XResolution"].value[1] for found in tags]
+        assert across == pytest.approx([1e4, 1e4 * 552 / 1103, 1e4 * 276 / 1103])
         assert file.pages[0].compression.name == "ADOBE_DEFLATE"
     assert (halved == blobs()[::2, ::2]).mean() > 0.98
     with openslide.OpenSlide(path) as slide:

@@ -79,10 +79,13 @@ def tissue_mask(path: str | Path) -> NDArray[np.bool_]:
         scale = min(1.0, TISSUE_SIDE / max(height, width))
         size = max(1, round(height * scale)), max(1, round(width * scale))
         image = LargeImage(file, level=coarsest_level(file, size), channels=colours, nodata=False, name=str(path))
-        small = thumbnail(image, size)
-        image.close()
-    finally:
+    except BaseException:
         file.close()
+        raise
+    try:
+        small = thumbnail(image, size)
+    finally:
+        image.close()
     saturation = np.asarray(small.convert("HSV").getchannel("S").filter(ImageFilter.BoxBlur(SMOOTHING)))
     coloured = torch.from_numpy((saturation > otsu(saturation)).astype(np.float32))
     return F.max_pool2d(coloured[None], 3, 1, 1)[0].numpy() > 0

@@ -64,7 +64,10 @@ class TiffImageFile:
             names = tuple(str(number) for number in range(samples * len(self._pages[0])))
         facts = ome_facts(tiff.ome_metadata) if tiff.is_ome and tiff.ome_metadata else None
         if facts is not None and len(facts.channels) == len(names):
-            names = facts.channels
+            names = tuple(
+                own if said == str(number) else said
+                for number, (own, said) in enumerate(zip(names, facts.channels, strict=True))
+            )
         self.channels = names
         self.pixel_size: PixelSize | None = _pixel_size(first.page) if facts is None else facts.pixel_size
         self.levels = tuple(_level(planes[0], height, width) for planes in self._pages)

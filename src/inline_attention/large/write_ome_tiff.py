@@ -36,7 +36,7 @@ def write_ome_tiff(path: Path, found: SegmentedMap) -> None:
                 subifds=len(planes.levels) - 1 if first else None,
                 subfiletype=0 if first else 1,
                 metadata=_metadata(path, found) if first else None,
-                **_resolution(found),
+                **_resolution(planes, number, found),
             )
 
 
@@ -63,10 +63,12 @@ def _metadata(path: Path, found: SegmentedMap) -> dict[str, Any]:
     return metadata
 
 
-def _resolution(found: SegmentedMap) -> dict[str, Any]:
-    """Pixels per centimetre, for programs that do not read OME-XML."""
+def _resolution(planes: MapLevels, number: int, found: SegmentedMap) -> dict[str, Any]:
+    """Pixels of a level per centimetre, for programs that do not read OME-XML."""
     size = found.place.pixel_size
     if size is None:
         return {}
     centimetre = {"µm": 1e4, "m": 0.01}[size.unit]
-    return {"resolution": (centimetre / size.width, centimetre / size.height), "resolutionunit": "CENTIMETER"}
+    (_, height, width), (_, rows, columns) = planes.levels[0].shape, planes.levels[number].shape
+    across, down = centimetre * columns / (size.width * width), centimetre * rows / (size.height * height)
+    return {"resolution": (across, down), "resolutionunit": "CENTIMETER"}
