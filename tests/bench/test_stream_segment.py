@@ -5,6 +5,7 @@ import pytest
 import tifffile
 import torch
 
+from inline_attention.bench import stream_segment
 from inline_attention.bench.scene import write_scene, write_slide
 from inline_attention.bench.stream_segment import StreamSegmentCase, draw, measure_stream_segment, rows, sentences
 from inline_attention.bench.tiles import tile_corners, tiled_labels
@@ -41,11 +42,14 @@ def test_every_pixel_has_the_label_of_one_tile(size, shift):
     assert all(0 <= start <= max(0, size - 32) for corner in tile_corners(size, 32, 0.25, shift) for start in corner)
 
 
-def test_a_small_bench_and_its_report():
+def test_a_small_bench_and_its_report(monkeypatch):
+    """Of the four tiles two are timed, once; the two heights of bands differ."""
+    monkeypatch.setattr(stream_segment, "MOST_TILES", 2)
+    monkeypatch.setattr(stream_segment, "BANDS", (200, 48))
     case = StreamSegmentCase("inline_pvt_nano", "semantic_fpn", 96, tile=64, seam_side=96, width=16)
     record = {**vars(case), **measure_stream_segment(case, 0.1, torch.device("cpu"))}
     assert record["seams"]["bands"] == 0
-    assert record["tiles"] == 4
+    assert (record["tiles"], record["tiles_timed"], record["once"]["tiles"]["rounds"]) == (4, 2, 1)
     assert len(rows([record])) == 3
     assert len(sentences([record])) == 1
     assert draw([record]).axes

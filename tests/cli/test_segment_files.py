@@ -174,6 +174,10 @@ def test_a_bad_image_does_not_stop_the_others(folder, capsys, tmp_path):
     ]
     assert json.loads((tmp_path / "out" / "summary.json").read_text())["failed"][0]["image"].endswith("cut.tif")
     main([*words, "--skip-bad"])
+    capsys.readouterr()
+    main([words[0], str(tmp_path / "in" / "cut.tif"), *words[2:-1], str(tmp_path / "one.tif"), "--skip-bad"])
+    assert "cut.tif" in capsys.readouterr().err  # also if it is the only one
+    assert not (tmp_path / "one.tif").exists()
 
 
 def test_shards_have_each_file_once(folder, tmp_path, monkeypatch):
@@ -195,7 +199,17 @@ def test_shards_have_each_file_once(folder, tmp_path, monkeypatch):
 
 
 def test_files_are_found_once_and_named_apart(tmp_path, monkeypatch):
-    for name in ("a.svs", "a.tif", "b/c.png", "b/notes.txt", "b/.hidden.png", "d.zarr/.zgroup", "d.zarr/0/x.png", "out/a.tif"):
+    for name in (
+        "a.svs",
+        "a.tif",
+        "b/c.png",
+        "b/notes.txt",
+        "b/.hidden.png",
+        "e.vrt",
+        "d.zarr/.zgroup",
+        "d.zarr/0/x.png",
+        "out/a.tif",
+    ):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
     monkeypatch.chdir(tmp_path)

@@ -13,6 +13,7 @@ from inline_attention.large.image_file import COLOURS, Level, PixelSize
 from inline_attention.large.large_image import LargeImage
 from inline_attention.large.numpy_file import ArrayFile
 from inline_attention.large.open_large_image import open_large_image
+from inline_attention.large.thumbnail import thumbnail
 
 RNG = np.random.default_rng(0)
 
@@ -140,6 +141,18 @@ def test_pixels_without_data_are_left_out_of_the_average(dtype, nodata):
     sums = np.where(holds[:, :, None], pixels, 0).astype(np.float64).reshape(4, 2, 4, 2, 3).sum((1, 3))
     np.testing.assert_array_equal(torch.cat([image.has_data(n, n + 1) for n in range(4)]).numpy(), counts > 0)
     np.testing.assert_allclose(whole(image, 1).numpy() * 255, sums / np.maximum(counts, 1)[:, :, None], rtol=1e-5, atol=1e-4)
+
+
+def test_pixels_without_data_do_not_darken_a_thumbnail():
+    """A dim scene of 16 bits uses all greys, however much of the image holds no data."""
+    pixels = RNG.integers(1000, 3001, (64, 64, 1)).astype(np.uint16)
+    pixels[:32] = 0
+    small = np.asarray(thumbnail(LargeImage(WithNodata(pixels, 0)), (64, 64)))
+    assert (small[:32] == 255).all()
+    low, high = np.quantile(pixels[32:], [0.02, 0.98])
+    expected = 255 * ((pixels[32:] - low) / (high - low)).clip(0, 1)
+    np.testing.assert_allclose(small[32:], expected.repeat(3, 2), atol=1)
+    assert (np.asarray(thumbnail(LargeImage(WithNodata(0 * pixels, 0)), (16, 16))) == 255).all()
 
 
 def test_a_value_that_no_pixel_can_have_is_no_mask():

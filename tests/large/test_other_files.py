@@ -326,3 +326,20 @@ def test_tissue_is_found_on_a_slide_of_a_vendor(tmp_path):
     image.close()
     assert found[64:192, 64:160].all()
     assert not found[:32].any()
+
+
+@pytest.mark.parametrize(("dtype", "nodata"), [("float32", np.nan), ("uint8", 255)])
+def test_a_map_is_a_mask_where_it_holds_data(tmp_path, dtype, nodata):
+    values = RNG.choice(np.array([0, 1, nodata], dtype), (40, 60, 1))
+    write_map(tmp_path / "mask.tif", values, nodata=nodata)
+    np.save(tmp_path / "image.npy", np.zeros((40, 60, 3), np.uint8))
+    image = open_large_image(tmp_path / "image.npy", mask=tmp_path / "mask.tif")
+    np.testing.assert_array_equal(image.has_data(3, 40).numpy(), values[3:, :, 0] == 1)
+
+
+def test_a_folder_beside_an_image_does_not_matter(tmp_path):
+    (tmp_path / "a").mkdir()
+    Image.fromarray(COLOUR).save(tmp_path / "a.png")
+    file = open_image_file(tmp_path / "a.png")
+    np.testing.assert_array_equal(file.read(0, 0, len(COLOUR)), COLOUR)
+    file.close()

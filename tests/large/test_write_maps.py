@@ -223,6 +223,7 @@ def test_an_ome_zarr_has_levels_axes_and_colours(tmp_path):
     assert [dataset["coordinateTransformations"][0]["scale"] for dataset in datasets] == [[0.25, 0.5], [0.5, 1.0], [1.0, 2.0]]
     assert zarr.open_array(str(path / "1"), mode="r").shape == (350, 552)
     assert [entry["class"] for entry in attributes["image-label"]["properties"]] == list(CLASSES)
+    assert attributes["ignored"] == 255
     assert (path / "0" / "1" / "2").is_file()
 
 

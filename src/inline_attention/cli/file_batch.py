@@ -11,7 +11,7 @@ from typing import NamedTuple
 from ..lite.image_paths import IMAGE_SUFFIXES
 
 LARGE_SUFFIXES = (
-    ".bif", ".dcm", ".jp2", ".mrxs", ".ndpi", ".npy", ".scn", ".svs", ".svslide", ".tf8", ".vms", ".vmu", ".vrt", ".zarr",
+    ".bif", ".dcm", ".jp2", ".mrxs", ".ndpi", ".npy", ".scn", ".svs", ".svslide", ".szi", ".tf8", ".vms", ".vmu", ".zarr",
 )  # fmt: skip
 """Endings of files in a folder that are taken for images, besides those of small images."""
 LAUNCHERS = ("RANK", "WORLD_SIZE")

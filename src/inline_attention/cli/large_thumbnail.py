@@ -10,16 +10,17 @@ if TYPE_CHECKING:
 
 
 def open_thumbnail(options: "LargeOptions", path: str, longest: int) -> "Image.Image":
-    """The whole image, masked or not, with its longer side at most this long."""
+    """The whole image, whatever the mask, with its longer side at most this long."""
     from ..large.thumbnail import coarsest_level, thumbnail, thumbnail_size
 
-    image = options.open(path)
+    unmasked = replace(options, mask=None)
+    image = unmasked.open(path)
     try:
         size = thumbnail_size((image.height, image.width), longest)
         level = coarsest_level(image.file, size)
     finally:
         image.close()
-    coarse = replace(options, level=level, mpp=None, mask=None).open(path)
+    coarse = replace(unmasked, level=level, mpp=None).open(path)
     try:
         return thumbnail(coarse, size)
     finally:

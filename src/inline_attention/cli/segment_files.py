@@ -41,7 +41,7 @@ def predict_maps(options: "Predict", weights: str, device: "torch.device") -> No
     maker = _make_maker(options, weights, device)
     prepare_folder(out.parent if single else out)
     with _stopped_like_ctrl_c():
-        facts, failed = _make_all(maker, mine, as_json=options.json)
+        facts, failed = _make_all(maker, mine, as_json=options.json, named=len(mine) > 1 or options.skip_bad)
     summary = None if single else _summary_path(out, shard)
     if summary is not None:
         write_summary(summary, facts, failed)
@@ -127,8 +127,8 @@ def _own_gpu(device: "torch.device") -> "torch.device":
     return torch.device("cuda", int(local)) if str(device) == "cuda" and local.isdecimal() else device
 
 
-def _make_all(maker: MapMaker, jobs: Jobs, *, as_json: bool) -> tuple[list[dict[str, Any]], list[dict[str, str]]]:
-    """The records of all images that are done, now or before; and those that failed, with their errors."""
+def _make_all(maker: MapMaker, jobs: Jobs, *, as_json: bool, named: bool) -> tuple[list[dict[str, Any]], list[dict[str, str]]]:
+    """The records of all images that are done, now or before; and those that failed, with their errors, `named` at once."""
     facts: list[dict[str, Any]] = []
     failed: list[dict[str, str]] = []
     with BatchProgress(len(jobs), Console(stderr=True)) as progress:
@@ -146,7 +146,7 @@ def _make_all(maker: MapMaker, jobs: Jobs, *, as_json: bool) -> tuple[list[dict[
                     progress.end()
                     if as_json:
                         print(json.dumps(failed[-1]), flush=True)
-                    if len(jobs) > 1:
+                    if named:
                         warn(said)
                     continue
                 progress.end()

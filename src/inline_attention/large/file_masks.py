@@ -12,7 +12,7 @@ from PIL import ImageFilter
 from torch import Tensor
 
 from .image_file import ALPHA, COLOURS, PREMULTIPLIED, ImageFile, listed_channels
-from .large_image import LargeImage
+from .large_image import LargeImage, holds_data
 from .open_file import open_image_file
 from .row_blocks import RowBlocks
 from .thumbnail import coarsest_level, thumbnail
@@ -102,12 +102,18 @@ def otsu(values: NDArray[np.uint8]) -> int:
 
 
 def mask_from_file(path: str | Path, image_size: tuple[int, int]) -> StretchedMask:
-    """The mask in another image file: what is not zero in it is valid."""
+    """The mask in another image file: what is not zero in it, nor its value for no data, is valid."""
     file = open_image_file(path)
     channels = [number for number, name in enumerate(file.channels) if name not in (ALPHA, PREMULTIPLIED)]
     blocks = RowBlocks(file, 0, channels, name=str(path))
     size = file.levels[0].height, file.levels[0].width
-    return StretchedMask(lambda start, stop: (blocks.read(start, stop) != 0).any(2), size, image_size)
+
+    def read(start: int, stop: int) -> NDArray[Any]:
+        values = blocks.read(start, stop)
+        found: NDArray[Any] = (values != 0).any(2)
+        return found if file.nodata is None else found & holds_data(values, file.nodata).numpy()
+
+    return StretchedMask(read, size, image_size)
 
 
 def _colours(file: ImageFile) -> list[int]:

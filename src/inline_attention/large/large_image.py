@@ -163,7 +163,7 @@ class LargeImage:
         """Pixels of the level, 0 to 1 and on white, and where there is data."""
         raw = raw.astype(raw.dtype.newbyteorder("="), copy=False)
         values, alpha = (raw, None) if self._alpha is None else (raw[:, :, :-1], raw[:, :, -1:])
-        data = None if self._nodata is None else _holds_data(values, self._nodata)
+        data = None if self._nodata is None else holds_data(values, self._nodata)
         scaled: NDArray[Any] = values.astype(np.float32 if raw.dtype.itemsize <= 2 else np.float64)
         scaled -= self._low
         scaled /= self._high - self._low
@@ -221,7 +221,7 @@ def _white(dtype: np.dtype[Any]) -> float:
     return float(np.iinfo(dtype).max) if dtype.kind in "iu" else 1.0
 
 
-def _holds_data(values: NDArray[Any], nodata: float) -> Tensor:
+def holds_data(values: NDArray[Any], nodata: float) -> Tensor:
     """(rows, W): False where all channels have the value that stands for no data; or one has, if it is NaN."""
     if isnan(nodata):
         lacks = np.isnan(values).any(2)

@@ -60,7 +60,7 @@ def _opener(path: Path) -> Callable[[Path], ImageFile]:
         return _from("numpy_file", "open_numpy")
     if head.startswith(JPEG_2000):
         return _from("raster_file", "open_raster")
-    if head.endswith(DICOM) or path.suffix.lower() in SLIDES or path.with_suffix("").is_dir():
+    if head.endswith(DICOM) or path.suffix.lower() in SLIDES:
         return _from("slide_file", "open_slide")
     return _from("pillow_file", "open_with_pillow")
 

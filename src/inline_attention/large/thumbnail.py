@@ -31,23 +31,25 @@ def thumbnail_size(size: tuple[int, int], longest: int) -> tuple[int, int]:
 def thumbnail(image: LargeImage, size: tuple[int, int]) -> Image.Image:
     """The image averaged to a size (height, width): its first three channels in colour, or its first in grey.
 
-    Pixels without data are white. A coarse level is enough, see `coarsest_level`.
+    Pixels without data are white, and do not count in what becomes black and white. A coarse level is enough, see
+    `coarsest_level`.
     """
-    old, rows = (image.height, image.width), []
+    old, rows, shares = (image.height, image.width), [], []
     for start in range(0, size[0], ROWS_AT_ONCE):
         stop = min(start + ROWS_AT_ONCE, size[0])
         first, last = covered(start, stop, old[0], size[0])
         pixels = image.read(first, last)
         pixels = pixels[:, :, :3] if pixels.shape[2] >= 3 else pixels[:, :, :1]
-        if image.may_lack_data:
-            pixels = pixels.masked_fill(~image.has_data(first, last)[:, :, None], 1)
+        data = image.has_data(first, last)[:, :, None].float()
         rows.append(average_rows(pixels, start, stop, old, size))
-    values = torch.cat(rows)
-    values = values if image.file.dtype == "uint8" else _stretched(values)
-    small = (255 * values.clamp(0, 1)).round().byte().expand(-1, -1, 3)
+        shares.append(average_rows(data, start, stop, old, size))
+    values, share = torch.cat(rows), torch.cat(shares)
+    if image.file.dtype != "uint8" and share.any():
+        values = _stretched(values / share.clamp(min=1e-6), share[:, :, 0] > 0) * share
+    small = (255 * (values + 1 - share).clamp(0, 1)).round().byte().expand(-1, -1, 3)
     return Image.fromarray(small.contiguous().numpy())
 
 
-def _stretched(values: Tensor) -> Tensor:
-    low, high = torch.quantile(values.flatten(), torch.tensor([LOW, HIGH]))
-    return (values - low) / (high - low).clamp(min=1e-6)
+def _stretched(values: Tensor, valid: Tensor) -> Tensor:
+    low, high = torch.quantile(values[valid].flatten(), torch.tensor([LOW, HIGH]))
+    return ((values - low) / (high - low).clamp(min=1e-6)).clamp(0, 1)

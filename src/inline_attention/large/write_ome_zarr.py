@@ -57,6 +57,7 @@ def _attributes(path: Path, found: SegmentedMap) -> dict[str, Any]:
     attributes: dict[str, Any] = {
         "multiscales": [{"version": VERSION, "name": path.name, "axes": axes, "datasets": datasets}],
         "classes": list(found.classes),
+        "ignored": found.ignored,
     }
     if place.georeference is not None:
         attributes["georeference"] = {"crs": place.georeference.crs, "transform": list(place.georeference.transform)}
