@@ -328,6 +328,22 @@ def test_tissue_is_found_on_a_slide_of_a_vendor(tmp_path):
     assert not found[:32].any()
 
 
+def test_every_file_can_be_closed_twice(tmp_path):
+    write_slide(tmp_path / "a.svs", [COLOUR[:128, :128]], "Aperio Image Library v11.2.1\n128x128 |AppMag = 20|MPP = 0.4990")
+    write_map(tmp_path / "map.tif", COLOUR)
+    tifffile.imwrite(tmp_path / "a.tif", COLOUR)
+    Image.fromarray(COLOUR).save(tmp_path / "a.png")
+    np.save(tmp_path / "a.npy", COLOUR)
+    zarr.create_array(str(tmp_path / "a.zarr"), data=COLOUR)
+    kinds = set()
+    for path in sorted(tmp_path.iterdir()):
+        file = open_image_file(path)
+        kinds.add(type(file).__name__)
+        file.close()
+        file.close()
+    assert kinds == {"SlideFile", "RasterFile", "TiffImageFile", "PillowFile", "ArrayFile", "ZarrFile"}
+
+
 @pytest.mark.parametrize(("dtype", "nodata"), [("float32", np.nan), ("uint8", 255)])
 def test_a_map_is_a_mask_where_it_holds_data(tmp_path, dtype, nodata):
     values = RNG.choice(np.array([0, 1, nodata], dtype), (40, 60, 1))

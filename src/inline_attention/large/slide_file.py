@@ -29,7 +29,7 @@ class SlideFile:
     dtype: np.dtype[Any] = np.dtype(np.uint8)
 
     def __init__(self, slide: OpenSlide) -> None:
-        self._slide = slide
+        self._slide, self._closed = slide, False
         facts = slide.properties
         height, width = (float(facts.get(f"openslide.mpp-{axis}", 0)) for axis in "yx")
         self.pixel_size = PixelSize(height, width, "µm") if height > 0 and width > 0 else None
@@ -58,9 +58,11 @@ class SlideFile:
         return rows if channels is None else rows[:, :, list(channels)]
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the file; a second time does nothing, which openslide would raise for."""
         self._threads.shutdown(cancel_futures=True)
-        self._slide.close()
+        if not self._closed:
+            self._closed = True
+            self._slide.close()
 
 
 def vendor_of(path: Path) -> str | None:
