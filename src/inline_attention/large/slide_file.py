@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from openslide import OpenSlide
+from openslide import OpenSlide, OpenSlideUnsupportedFormatError
 
 from .image_file import ALPHA, COLOURS, Level, PixelSize
 
@@ -73,4 +73,8 @@ def vendor_of(path: Path) -> str | None:
 
 def open_slide(path: Path) -> SlideFile:
     """Open a slide."""
-    return SlideFile(OpenSlide(path))
+    try:
+        slide = OpenSlide(path)
+    except OpenSlideUnsupportedFormatError:
+        raise ValueError("openslide does not know it: it is truncated, or no slide") from None
+    return SlideFile(slide)
