@@ -252,6 +252,7 @@ def test_nothing_in_a_zarr_is_executed(tmp_path):
             "its axes are y, x, but an array has 4 dimensions",
         ),
         ({"multiscales": 5}, "."),
+        ({"multiscales": [{"datasets": []}]}, "it is broken \\(IndexError: "),
     ],
 )
 def test_broken_zarrs_are_one_line(change, said, tmp_path):
@@ -260,6 +261,16 @@ def test_broken_zarrs_are_one_line(change, said, tmp_path):
     with pytest.raises(ValueError, match=said) as error:
         open_image_file(tmp_path / "a")
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("change", [{"chunks": [0, 2]}, {"shape": [0, 4]}, {"shape": [4, 0]}])
+def test_a_zarr_without_numbers_is_one_line(change, tmp_path):
+    """A chunk without rows: whoever reads it would divide by zero."""
+    (tmp_path / "a").mkdir()
+    metadata = {"zarr_format": 2, "shape": [4, 4], "chunks": [2, 2], "dtype": "|u1", "order": "C", "fill_value": 0}
+    (tmp_path / "a" / ".zarray").write_text(json.dumps({**metadata, "compressor": None, "filters": None, **change}))
+    with pytest.raises(ValueError, match=r"an array of it is of .* numbers in chunks of"):
+        open_image_file(tmp_path / "a")
 
 
 @pytest.mark.parametrize(("kind", "mode"), [("png", "RGB"), ("png", "L"), ("png", "RGBA"), ("jpeg", "RGB"), ("jpeg", "L")])
