@@ -218,6 +218,14 @@ def test_ome_zarr(zarr_format, tmp_path):
     np.testing.assert_array_equal(file.read(1, 3, 70), levels[1][3:70])
 
 
+@pytest.mark.parametrize("coarse", [COLOUR[::2, ::2, :2], COLOUR[::2, ::2].astype(np.uint16)])
+def test_levels_of_a_zarr_have_the_same_channels(coarse, tmp_path):
+    ome_zarr(tmp_path / "a.zarr", 2, [COLOUR, coarse])
+    said = f"its level 1 has {coarse.shape[2]} channels of {coarse.dtype}, and the finest 3 of uint8"
+    with pytest.raises(ValueError, match=said):
+        open_image_file(tmp_path / "a.zarr")
+
+
 class Harm:
     def __reduce__(self):
         return (open, ("/tmp/harmed", "w"))
