@@ -356,6 +356,28 @@ def test_a_map_is_a_mask_where_it_holds_data(tmp_path, dtype, nodata):
     np.testing.assert_array_equal(image.has_data(3, 40).numpy(), values[3:, :, 0] == 1)
 
 
+@pytest.mark.parametrize("by", ["rasterio", "tifffile"])
+@pytest.mark.parametrize("zero", [0, 120])
+def test_a_mask_of_a_palette_counts_by_its_numbers_or_is_refused(tmp_path, by, zero):
+    values = RNG.integers(0, 2, (40, 60, 1), dtype=np.uint8)
+    path = tmp_path / "mask.tif"
+    if by == "rasterio":
+        write_map(path, values)
+        with rasterio.open(path, "r+") as file:
+            file.write_colormap(1, {0: (zero, 0, 0, 255), 1: (255, 0, 0, 255)})
+    else:
+        colours = np.zeros((3, 256), np.uint16)
+        colours[0, :2] = zero << 8, 65_535
+        tifffile.imwrite(path, values[:, :, 0], photometric="palette", colormap=colours)
+    np.save(tmp_path / "image.npy", np.zeros((40, 60, 3), np.uint8))
+    if zero:
+        with pytest.raises(ValueError, match="has a palette in which 0 is not black"):
+            open_large_image(tmp_path / "image.npy", mask=path)
+        return
+    image = open_large_image(tmp_path / "image.npy", mask=path)
+    np.testing.assert_array_equal(image.has_data(0, 40).numpy(), values[:, :, 0] == 1)
+
+
 def test_a_folder_beside_an_image_does_not_matter(tmp_path):
     (tmp_path / "a").mkdir()
     Image.fromarray(COLOUR).save(tmp_path / "a.png")
