@@ -15,6 +15,7 @@ from timm.models import create_model
 
 from inline_attention import stream
 from inline_attention.large.image_file import PixelSize
+from inline_attention.large.image_reader import open_image
 from inline_attention.large.open_file import open_image_file
 from inline_attention.large.open_large_image import open_large_image
 from inline_attention.large.slide_file import SlideFile, open_slide
@@ -345,6 +346,59 @@ def test_tissue_is_found_on_a_slide_of_a_vendor(tmp_path):
     image.close()
     assert found[64:192, 64:160].all()
     assert not found[:32].any()
+
+
+@pytest.mark.parametrize(
+    ("name", "said"), [("a.svs", "it is truncated, or no slide"), ("a.tif", "it is truncated: it has no page")]
+)
+def test_truncated_slides_and_maps_are_called_so(name, said, tmp_path):
+    """The second page of the slide is lost, and the only one of the map."""
+    if name == "a.svs":
+        write_slide(
+            tmp_path / name, [COLOUR[:128], COLOUR[:64]], "Aperio Image Library v11.2.1\n128x128 |AppMag = 20|MPP = 0.4990"
+        )
+        content = (tmp_path / name).read_bytes()
+        (tmp_path / name).write_bytes(content[: len(content) // 2])
+    else:
+        (tmp_path / name).write_bytes(b"II*\0" + (10**6).to_bytes(4, "little") + bytes(1000))
+    with pytest.raises(ValueError, match=f"cannot read the image .*{name}: .*{said}"):
+        open_image_file(tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    ("names", "advice"),
+    [
+        (("blue", "green", "red", "nir"), "red,green,blue"),
+        (("Blue", "Green", "Red", "NIR"), "red,green,blue"),
+        (("blue", "green", "nir", "4"), "0,1,2"),
+    ],
+)
+def test_channels_are_advised_by_their_colour(names, advice, tmp_path):
+    pixels = np.insert(COLOUR[:, :, ::-1], 3, 7, 2)
+    write_map(tmp_path / "a.tif", pixels, photometric="MINISBLACK")
+    with rasterio.open(tmp_path / "a.tif", "r+") as file:
+        file.descriptions = names
+    with pytest.raises(ValueError, match=f"choose channels, as by --channels {advice}$"):
+        open_image(tmp_path / "a.tif", channels=3)
+    if advice != "0,1,2":
+        image = open_large_image(tmp_path / "a.tif", channels=advice.split(","))
+        np.testing.assert_allclose(image.read(0, 150).numpy() * 255, COLOUR, atol=1e-4)
+
+
+def test_every_file_can_be_closed_twice(tmp_path):
+    write_slide(tmp_path / "a.svs", [COLOUR[:128, :128]], "Aperio Image Library v11.2.1\n128x128 |AppMag = 20|MPP = 0.4990")
+    write_map(tmp_path / "map.tif", COLOUR)
+    tifffile.imwrite(tmp_path / "a.tif", COLOUR)
+    Image.fromarray(COLOUR).save(tmp_path / "a.png")
+    np.save(tmp_path / "a.npy", COLOUR)
+    zarr.create_array(str(tmp_path / "a.zarr"), data=COLOUR)
+    kinds = set()
+    for path in sorted(tmp_path.iterdir()):
+        file = open_image_file(path)
+        kinds.add(type(file).__name__)
+        file.close()
+        file.close()
+    assert kinds == {"SlideFile", "RasterFile", "TiffImageFile", "PillowFile", "ArrayFile", "ZarrFile"}
 
 
 @pytest.mark.parametrize(("dtype", "nodata"), [("float32", np.nan), ("uint8", 255)])
