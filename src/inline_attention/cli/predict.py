@@ -52,7 +52,7 @@ class Predict:
     batch: int = 16
     """Images at once."""
     stream: bool = False
-    """Classify each file at its own size, however large, in bands of rows, instead of resized: TIFF, slides, maps, .npy ..."""
+    """Classify or segment each file at its own size, however large, in bands of rows, not resized: TIFF, slides, .npy ..."""
     large: Annotated[LargeOptions, tyro.conf.arg(name="")] = field(default_factory=LargeOptions)
     maps: Annotated[MapOptions, tyro.conf.arg(name="")] = field(default_factory=MapOptions)
     folder: Path | None = None
