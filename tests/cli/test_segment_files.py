@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from PIL import Image
 
 from inline_attention.cli.file_batch import BatchFile, Shard, list_files, of_shard, parse_shard
 from inline_attention.cli.main import main
-from inline_attention.cli.map_report import totals
+from inline_attention.cli.map_report import print_summary, totals
 from inline_attention.large.image_reader import open_image
 from inline_attention.large.map_levels import MapLevels
 from inline_attention.large.segment import stream_segment
@@ -222,6 +223,23 @@ def test_files_are_found_once_and_named_apart(tmp_path, monkeypatch):
             list_files(names, tmp_path / "out")
     with pytest.raises(ValueError, match="results of one name"):
         list_files(["a.tif", "out/a.tif"], tmp_path / "elsewhere")
+
+
+def test_tables_are_whole_where_they_are_piped(capsys, monkeypatch):
+    """No name and no percentage is broken in two; on a narrow terminal no percentage is."""
+    monkeypatch.delenv("COLUMNS", raising=False)
+    classes = [{"name": name, "pixels": pixels, "share": pixels / 100} for name, pixels in (("background", 92), ("pet", 8))]
+    fact = {"map": f"out/{'long ' * 30}.tif", "height": 10, "width": 10, "pixel_size": None, "seconds": 1.0, "classes": classes}
+    print_summary([fact], [], Path("out/summary.json"))
+    text = capsys.readouterr().out
+    assert "background 92%, pet 8%" in text
+    assert f" {'long ' * 30}.tif" in text
+    assert "out/long" not in text
+    monkeypatch.setenv("COLUMNS", "80")
+    print_summary([fact], [], Path("out/summary.json"))
+    text = capsys.readouterr().out
+    assert "background 92%, pet 8%" in text
+    assert max(map(len, text.splitlines())) <= 80
 
 
 def test_totals_are_sums():
