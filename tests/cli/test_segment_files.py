@@ -84,6 +84,9 @@ def test_one_image_becomes_one_map(folder, capsys, tmp_path):
     text = predict(capsys, folder, image, "--out", out, "--polygons", tmp_path / "areas.geojson")
     assert "ground" in text
     assert "mm²" in text
+    count = len(json.loads((tmp_path / "areas.geojson").read_text())["features"])
+    files = [tmp_path / name for name in ("mask.tif", "mask.png", "mask.json", "areas.geojson")]
+    assert text.splitlines()[-1] == f"Written: {', '.join(map(str, files))} ({count} {'area' if count == 1 else 'areas'})"
     with rasterio.open(out) as file:
         assert (file.read(1) == expected(folder, image)).all()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["areas.geojson", "mask.json", "mask.png", "mask.tif"]

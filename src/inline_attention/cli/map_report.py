@@ -46,18 +46,30 @@ def write_summary(path: Path, facts: Sequence[Facts], failed: Sequence[Mapping[s
 
 
 def print_summary(facts: Sequence[Facts], failed: Sequence[Mapping[str, str]], summary: Path | None) -> None:
-    """Print where the maps are, and how much each class has."""
+    """Print where the maps are, how much each class has, and last what was written: of one map without a summary its files."""
     console = table_console()
     if facts:
         console.print(_image_table(facts[:ROWS], None if summary is None else summary.parent))
         if len(facts) > ROWS:
             console.print(f"and {len(facts) - ROWS:,} more", highlight=False)
         console.print(_class_table(totals(facts)))
+    if summary is None and facts:
+        console.print(printable(_written(facts[0])), highlight=False, soft_wrap=True, markup=False)
+        return
     done = sum("done_before" in fact for fact in facts)
     before = f", {done} of them before" if done else ""
     bad = f", {len(failed)} failed" if failed else ""
     more = "" if summary is None else f": {summary}"
     console.print(printable(f"{len(facts)} done{before}{bad}{more}"), highlight=False, soft_wrap=True, markup=False)
+
+
+def _written(fact: Facts) -> str:
+    """The files of a map."""
+    files = [fact["map"], fact["preview"], str(Path(fact["preview"]).with_suffix(".json"))]
+    if "polygons" in fact:
+        count = fact["polygon_count"]
+        files.append(f"{fact['polygons']} ({count:,} {'area' if count == 1 else 'areas'})")
+    return f"{'Done before' if 'done_before' in fact else 'Written'}: {', '.join(files)}"
 
 
 def _image_table(facts: Sequence[Facts], folder: Path | None) -> Table:
