@@ -283,6 +283,7 @@ def test_a_batch_that_is_told_to_stop_leaves_only_what_is_whole(folder, capsys, 
         predict(capsys, folder, tmp_path / "in", "--out", tmp_path / "out")
     monkeypatch.undo()
     assert stopped.value.code == 130
+    assert "inline: stopped: the same command goes on after the images that are done" in capsys.readouterr().err
     assert {path.name for path in (tmp_path / "out").iterdir()} == {"0.json", "0.png", "0.ome.tif"}
     check_rest_is_made(folder, capsys, tmp_path, 3, {"0"})
 

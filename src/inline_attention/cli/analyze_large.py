@@ -54,7 +54,7 @@ def point_maps(options: "AnalyzeMaps", point: tuple[float, float]) -> Iterator[t
             label = f"{printable(Path(str(options.image)).name)}: {subject.label}"
             with (
                 watch_point(subject.model, (whole.height, whole.width), inside) as watched,
-                step_counter(label, Console(stderr=True)) as progress,
+                step_counter(label, Console(stderr=True), "band") as progress,
             ):
                 stream_maps(subject.model, whole, folder=options.folder, progress=progress)
         finally:

@@ -158,7 +158,7 @@ def score(options: Eval, task: "Task", model: "nn.Module", source: "Source", out
     check_device(options.device)
     if is_main:
         prepare_folder(out)
-    with step_counter("evaluating", Console(stderr=True, quiet=not is_main)) as progress:
+    with step_counter("evaluating", Console(stderr=True, quiet=not is_main), "image") as progress:
         found = evaluate_once(
             model, task, source, device=options.device, batch=options.batch, workers=options.workers,
             skip_bad=options.skip_bad, progress=progress,

@@ -157,7 +157,7 @@ class Predict:
         for name in [str(file.path) for file in find_files(self.images)]:
             try:
                 image = open_image(self.large.open(name), channels=data.channels, mean=mean, std=std)
-                with step_counter(printable(Path(name).name), Console(stderr=True)) as progress:
+                with step_counter(printable(Path(name).name), Console(stderr=True), "band") as progress:
                     found = stream(trained.model, image, progress=progress, folder=self.folder)
             except ValueError as error:
                 said = str(error) if name in str(error) else f"{name}: {error}"
