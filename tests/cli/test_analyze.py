@@ -13,6 +13,9 @@ from inline_attention.analysis.capture import capture_pass
 from inline_attention.analysis.maps import query_map
 from inline_attention.cli.main import main
 from inline_attention.data.transforms import normalisation
+from inline_attention.large import valid_point
+from inline_attention.large.large_image import LargeImage
+from inline_attention.large.numpy_file import ArrayFile
 from inline_attention.training.load_trained import make_named
 
 from .test_main import run
@@ -86,6 +89,48 @@ def test_maps_of_a_streamed_file_are_those_of_the_image(tmp_path, capsys):
     expected = query_map(layer, layer.place((0.3, 0.8)))
     torch.testing.assert_close(torch.tensor(found["global"]), expected.mixed[0], rtol=1e-3, atol=1e-6)
     assert (tmp_path / "maps-inline_pvt_nano--untrained.png").is_file()
+
+
+def test_a_point_without_data_is_refused_with_the_nearest(tmp_path, capsys):
+    """Before any model runs. The point that is named has data."""
+    rasterio = pytest.importorskip("rasterio")
+    pixels = np.full((3, 64, 96), 90, dtype=np.uint8)
+    pixels[:, :40, :30] = 0
+    profile = {"driver": "GTiff", "height": 64, "width": 96, "count": 3, "dtype": "uint8", "nodata": 0, "crs": "EPSG:32633"}
+    transform = rasterio.Affine(2.0, 0.0, 400_000.0, 0.0, -2.0, 5_000_000.0)
+    with rasterio.open(tmp_path / "scene.tif", "w", **profile, transform=transform) as file:
+        file.write(pixels)
+    words = ["analyze", "maps", "inline_pvt_nano", "--image", tmp_path / "scene.tif", "--stream", "--out", tmp_path, "--point"]
+    code, _, err = run(capsys, *map(str, words), "0.1", "0.2")
+    assert code == 2
+    assert err == "inline: the point 0.1 0.2 holds no data or is masked: the nearest that can be taken is 0.10 0.32\n"
+    assert not list(tmp_path.glob("*.json"))
+    run(capsys, *map(str, words), "0.10", "0.32")
+    assert (tmp_path / "maps.json").is_file()
+
+
+@pytest.mark.parametrize(("pixel", "nearest"), [((5, 5), (9, 6)), ((20, 0), (9, 6)), ((39, 11), (39, 11))])
+def test_the_nearest_pixel_with_data(pixel, nearest, monkeypatch):
+    monkeypatch.setattr(valid_point, "ROWS_AT_ONCE", 2)
+    mask = np.zeros((40, 12), dtype=bool)
+    mask[9, 6] = mask[39, 11] = True
+    image = LargeImage(ArrayFile(np.ones((40, 12), dtype=np.uint8)), mask=RowsOf(mask))
+    assert valid_point.nearest_with_data(image, pixel) == nearest
+    image = LargeImage(ArrayFile(np.ones((40, 12), dtype=np.uint8)), mask=RowsOf(np.zeros((40, 12), dtype=bool)))
+    assert valid_point.nearest_with_data(image, pixel) is None
+
+
+class RowsOf:
+    """A mask in memory."""
+
+    def __init__(self, mask):
+        self.mask = torch.from_numpy(mask)
+
+    def rows(self, start, stop):
+        return self.mask[start:stop]
+
+    def may_have(self, start, stop):
+        return bool(self.mask[start:stop].any())
 
 
 def test_maps_of_a_file_head_and_layers(trained, tmp_path, capsys):

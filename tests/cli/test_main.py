@@ -56,6 +56,10 @@ def test_help_is_a_table_of_contents(capsys):
     assert all(option in out for option in ("--out", "--seed", "--device", "--json", "--quick"))
 
 
+def test_help_says_that_stream_segments_too(capsys):
+    assert "Classify or segment each file at its own size" in " ".join(run(capsys, "predict", "--help")[1].split())
+
+
 @pytest.mark.parametrize(
     "words",
     ["--version", "-V", "version", "train --version", "bench --version", "bench layer -V", "predict --onnx x -V"],

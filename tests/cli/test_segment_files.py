@@ -14,7 +14,7 @@ from PIL import Image
 
 from inline_attention.cli.file_batch import BatchFile, Shard, explain_failure, list_files, of_shard, parse_shard
 from inline_attention.cli.main import main
-from inline_attention.cli.map_report import totals
+from inline_attention.cli.map_report import print_summary, totals
 from inline_attention.cli.segment_file import MapMaker
 from inline_attention.large.image_reader import open_image
 from inline_attention.large.map_levels import MapLevels
@@ -85,6 +85,9 @@ def test_one_image_becomes_one_map(folder, capsys, tmp_path):
     text = predict(capsys, folder, image, "--out", out, "--polygons", tmp_path / "areas.geojson")
     assert "ground" in text
     assert "mm²" in text
+    count = len(json.loads((tmp_path / "areas.geojson").read_text())["features"])
+    files = [tmp_path / name for name in ("mask.tif", "mask.png", "mask.json", "areas.geojson")]
+    assert text.splitlines()[-1] == f"Written: {', '.join(map(str, files))} ({count} {'area' if count == 1 else 'areas'})"
     with rasterio.open(out) as file:
         assert (file.read(1) == expected(folder, image)).all()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["areas.geojson", "mask.json", "mask.png", "mask.tif"]
@@ -266,6 +269,23 @@ def test_files_are_found_once_and_named_apart(tmp_path, monkeypatch):
         list_files(["a.tif", "out/a.tif"], tmp_path / "elsewhere")
 
 
+def test_tables_are_whole_where_they_are_piped(capsys, monkeypatch):
+    """No name and no percentage is broken in two; on a narrow terminal no percentage is."""
+    monkeypatch.delenv("COLUMNS", raising=False)
+    classes = [{"name": name, "pixels": pixels, "share": pixels / 100} for name, pixels in (("background", 92), ("pet", 8))]
+    fact = {"map": f"out/{'long ' * 30}.tif", "height": 10, "width": 10, "pixel_size": None, "seconds": 1.0, "classes": classes}
+    print_summary([fact], [], Path("out/summary.json"))
+    text = capsys.readouterr().out
+    assert "background 92%, pet 8%" in text
+    assert f" {'long ' * 30}.tif" in text
+    assert "out/long" not in text
+    monkeypatch.setenv("COLUMNS", "80")
+    print_summary([fact], [], Path("out/summary.json"))
+    text = capsys.readouterr().out
+    assert "background 92%, pet 8%" in text
+    assert max(map(len, text.splitlines())) <= 80
+
+
 def test_totals_are_sums():
     facts = [
         {"classes": [{"name": "a", "pixels": 3, "m2": 6.0}, {"name": "b", "pixels": 1, "m2": 2.0}]},
@@ -304,6 +324,7 @@ def test_a_batch_that_is_told_to_stop_leaves_only_what_is_whole(folder, capsys, 
         predict(capsys, folder, tmp_path / "in", "--out", tmp_path / "out")
     monkeypatch.undo()
     assert stopped.value.code == 130
+    assert "inline: stopped: the same command goes on after the images that are done" in capsys.readouterr().err
     assert {path.name for path in (tmp_path / "out").iterdir()} == {"0.json", "0.png", "0.ome.tif"}
     check_rest_is_made(folder, capsys, tmp_path, 3, {"0"})
 

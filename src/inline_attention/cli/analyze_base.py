@@ -13,6 +13,7 @@ from rich.table import Table
 
 from .analyze_inputs import AnalyzedImages, LoadedModel, load_images, load_models
 from .arguments import prepare_folder, usable_device
+from .console import table_console
 from .main import warn
 from .progress import counter, track
 
@@ -81,7 +82,7 @@ class Analysis:
         if self.json:
             print(text)
             return
-        console = Console()
+        console = table_console()
         for table in tables:
             if table.title:
                 console.print(table.title, highlight=False, soft_wrap=True, markup=False)

@@ -40,6 +40,7 @@ def point_maps(options: "AnalyzeMaps", point: tuple[float, float]) -> Iterator[t
     from ..large.image_reader import open_image
     from ..large.pyramid_maps import padded
     from ..large.stream import stream_maps
+    from ..large.valid_point import check_point_has_data
     from ..large.valid_rows import masked_reader
 
     device = usable_device(options.device)
@@ -48,13 +49,14 @@ def point_maps(options: "AnalyzeMaps", point: tuple[float, float]) -> Iterator[t
         mean, std = normalisation(subject.data)
         opened = options.large.open(str(options.image))
         try:
+            check_point_has_data(opened, point)
             reader = open_image(opened, channels=subject.data.channels, mean=mean, std=std)
             whole = padded(masked_reader(subject.model, reader, None), subject.multiple)
             inside = point[0] * opened.height / whole.height, point[1] * opened.width / whole.width
             label = f"{printable(Path(str(options.image)).name)}: {subject.label}"
             with (
                 watch_point(subject.model, (whole.height, whole.width), inside) as watched,
-                step_counter(label, Console(stderr=True)) as progress,
+                step_counter(label, Console(stderr=True), "band") as progress,
             ):
                 stream_maps(subject.model, whole, folder=options.folder, progress=progress)
         finally:

@@ -6,11 +6,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-
 from ..lite.decode import BadImageError
 from ..lite.text import printable
 from .arguments import prepare_folder
+from .console import table_console
 from .eval import Eval, eval_folder, print_rest, score, score_table, write_score
 from .main import warn
 from .predict_output import DrawingPaths
@@ -64,7 +63,7 @@ def evaluate_bags(options: Eval, task: str = "bags") -> None:
     if options.json:
         print(text)
         return
-    console = Console()
+    console = table_console()
     console.print(f"{model.name}: {model.loaded}", highlight=False, soft_wrap=True, markup=False)
     table = score_table(*model.task.columns.values(), "slides", "slides/s")
     numbers = [metric_number(found.metrics, name) for name in model.task.columns]

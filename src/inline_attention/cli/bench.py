@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from .arguments import prepare_folder, usable_device
+from .console import table_console
 from .progress import track
 
 if TYPE_CHECKING:
@@ -232,7 +233,7 @@ def _write(bench: "Bench", result: "Result", out: Path) -> None:
 
 
 def _print(columns: Sequence[str], rows: Sequence[Sequence[str]], legend: str, sentences: Sequence[str]) -> None:
-    console = Console()
+    console = table_console()
     table = Table(caption=legend, caption_justify="left", box=SIMPLE_HEAD, padding=0)
     for column in columns:
         table.add_column(column, justify="right")

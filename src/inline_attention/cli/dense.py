@@ -5,9 +5,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-
 from .arguments import prepare_folder
+from .console import table_console
 from .eval import Eval, eval_folder, print_rest, score, score_table, write_score
 from .predict_output import DrawingPaths, segment_facts, segment_lines, single_images
 from .train_report import number
@@ -48,7 +47,7 @@ def evaluate_dense(options: Eval) -> None:
     if options.json:
         print(text)
         return
-    console = Console()
+    console = table_console()
     console.print(f"{dense.name}, {dense.task.head}: {dense.loaded}", highlight=False, soft_wrap=True, markup=False)
     console.print(_score_table(dense, found))
     print_rest(console, found, images, dense.classes, out, bad=bad)

@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from .arguments import prepare_folder
+from .console import table_console
 from .train_report import number
 
 if TYPE_CHECKING:
@@ -121,7 +122,7 @@ class Eval:
             self._print(trained, found, images, out)
 
     def _print(self, trained: "Trained", found: "Score", images: "EvalImages", out: Path) -> None:
-        console = Console()
+        console = table_console()
         console.print(f"{trained.name}: {trained.loaded}", highlight=False, soft_wrap=True, markup=False)
         table = score_table("images", "top-1 %", "top-5 %", "loss", "images/s")
         numbers, speed = found.metrics, f"{found.images_per_second:,.0f}"
@@ -157,7 +158,7 @@ def score(options: Eval, task: "Task", model: "nn.Module", source: "Source", out
     check_device(options.device)
     if is_main:
         prepare_folder(out)
-    with step_counter("evaluating", Console(stderr=True, quiet=not is_main)) as progress:
+    with step_counter("evaluating", Console(stderr=True, quiet=not is_main), "image") as progress:
         found = evaluate_once(
             model, task, source, device=options.device, batch=options.batch, workers=options.workers,
             skip_bad=options.skip_bad, progress=progress,

@@ -84,7 +84,7 @@ class Features:
         from ..large.tile_features import stored_settings
 
         failed: list[str] = []
-        with BatchProgress(len(jobs), Console(stderr=True)) as progress:
+        with BatchProgress(len(jobs), Console(stderr=True), "row of tiles") as progress:
             for path, target in jobs:
                 if stored_settings(target) == about:
                     progress.skip()

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from ..lite.json_file import read_object
+from .console import table_console
 from .train_report import number
 
 
@@ -29,7 +30,7 @@ def print_record(record: dict[str, Any], times: dict[str, Any], out: Path, drawn
     """Print which blocks are kept, and a row for the teacher, for the copy before it was trained, and for each phase."""
     from ..training.distillation import PHASES
 
-    console = Console()
+    console = table_console()
     if "keep" in record:
         print_kept(record["keep"], console)
     table = Table(box=SIMPLE_HEAD, padding=(0, 1))
@@ -95,7 +96,7 @@ def print_kept(keep: Mapping[str, Any], console: Console) -> None:
 
 def print_dry_run(found: Mapping[str, Any], swapped: str) -> None:
     """Print what would be done: the steps of each phase, the choice of kept blocks, the report of the swap."""
-    console = Console()
+    console = table_console()
     if "keep" in found:
         print_kept(found["keep"], console)
     steps = ", ".join(f"{phase} {count:,}" for phase, count in found["steps"].items())

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from .arguments import prepare_folder
+from .console import table_console
 from .progress import track
 
 COLOURS = {"deit": "#1f5fa8", "pvt": "#27844b", "swin": "#c0392b", "cswin": "#8e44ad"}
@@ -175,7 +176,7 @@ def _dense_cost(group: Group, name: str) -> dict[str, Any]:
 def _print(records: list[dict[str, Any]], source: str) -> None:
     from ..models.published_weights import NO_LICENCE
 
-    console = Console()
+    console = table_console()
     table = Table(box=SIMPLE_HEAD, padding=(0, 1))
     for column in ("model", "input", "params", "FLOPs", "top-1", "weights"):
         table.add_column(column, justify="left" if column == "model" else "right", no_wrap=column != "weights")
@@ -251,7 +252,7 @@ def _print_dense(records: list[dict[str, Any]]) -> None:
             *(f"{r[f'{mixer}_params'] / 1e6:.1f}M" for mixer in ("inline", "softmax")),
             *(f"{r[f'{mixer}_flops'] / 1e9:.0f}G" for mixer in ("inline", "softmax")),
         )
-    console = Console()
+    console = table_console()
     console.print(table)
     for line in (
         "Counted by this package, as multiply-adds of one image (height x width): detectors with 80 classes, 1,000 boxes and "

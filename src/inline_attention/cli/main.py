@@ -30,8 +30,8 @@ def main(words: list[str] | None = None) -> None:
             raise  # a mistake in the package, not an extra that is missing
         warn(f"the command needs {name}: pip install 'inline-attention[{EXTRAS.get(name, 'cli')}]'")
         sys.exit(2)
-    except KeyboardInterrupt:
-        warn("stopped")
+    except KeyboardInterrupt as stop:
+        warn(f"stopped: {stop}" if str(stop) else "stopped")
         sys.exit(130)
     except BrokenPipeError:
         # The reader, such as `head`, closed the pipe. Python would flush to it once more at exit, and complain.

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
 from rich.table import Table
 
 from ..lite.text import printable
+from .console import table_console
 from .train_report import number
 
 AREAS = {"um2": "µm²", "mm2": "mm²", "m2": "m²", "ha": "ha"}
@@ -46,13 +46,16 @@ def write_summary(path: Path, facts: Sequence[Facts], failed: Sequence[Mapping[s
 
 
 def print_summary(facts: Sequence[Facts], failed: Sequence[Mapping[str, str]], summary: Path | None) -> None:
-    """Print where the maps are, and how much each class has."""
-    console = Console()
+    """Print where the maps are, how much each class has, and last what was written: of one map without a summary its files."""
+    console = table_console()
     if facts:
-        console.print(_image_table(facts[:ROWS]))
+        console.print(_image_table(facts[:ROWS], None if summary is None else summary.parent))
         if len(facts) > ROWS:
             console.print(f"and {len(facts) - ROWS:,} more", highlight=False)
         console.print(_class_table(totals(facts)))
+    if summary is None and facts:
+        console.print(printable(_written(facts[0])), highlight=False, soft_wrap=True, markup=False)
+        return
     done = sum("done_before" in fact for fact in facts)
     before = f", {done} of them before" if done else ""
     bad = f", {len(failed)} failed" if failed else ""
@@ -60,17 +63,29 @@ def print_summary(facts: Sequence[Facts], failed: Sequence[Mapping[str, str]], s
     console.print(printable(f"{len(facts)} done{before}{bad}{more}"), highlight=False, soft_wrap=True, markup=False)
 
 
-def _image_table(facts: Sequence[Facts]) -> Table:
+def _written(fact: Facts) -> str:
+    """The files of a map."""
+    files = [fact["map"], fact["preview"], str(Path(fact["preview"]).with_suffix(".json"))]
+    if "polygons" in fact:
+        count = fact["polygon_count"]
+        files.append(f"{fact['polygons']} ({count:,} {'area' if count == 1 else 'areas'})")
+    return f"{'Done before' if 'done_before' in fact else 'Written'}: {', '.join(files)}"
+
+
+def _image_table(facts: Sequence[Facts], folder: Path | None) -> Table:
+    """A row for each image; maps are named as they are in the folder of all."""
     table = Table(box=SIMPLE_HEAD, padding=(0, 1))
-    table.add_column("map", overflow="fold")
+    table.add_column("map", overflow="fold", min_width=12)
     for column in ("size", "pixel", "s"):
         table.add_column(column, justify="right", no_wrap=True)
-    table.add_column("most", overflow="fold")
+    table.add_column("most", no_wrap=True)
     for fact in facts:
+        path = Path(fact["map"])
+        name = path.relative_to(folder) if folder is not None and path.is_relative_to(folder) else path.name
         size = fact["pixel_size"]
         pixel = "-" if size is None else f"{size['width']:.3g} {size['unit']}"
         seconds = "before" if "done_before" in fact else f"{fact['seconds']:.1f}"
-        table.add_row(printable(fact["map"]), f"{fact['height']:,} x {fact['width']:,}", pixel, seconds, _largest(fact))
+        table.add_row(printable(name), f"{fact['height']:,} x {fact['width']:,}", pixel, seconds, _largest(fact))
     return table
 
 

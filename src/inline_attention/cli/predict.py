@@ -52,7 +52,7 @@ class Predict:
     batch: int = 16
     """Images at once."""
     stream: bool = False
-    """Classify each file at its own size, however large, in bands of rows, instead of resized: TIFF, slides, maps, .npy ..."""
+    """Classify or segment each file at its own size, however large, in bands of rows, not resized: TIFF, slides, .npy ..."""
     large: Annotated[LargeOptions, tyro.conf.arg(name="")] = field(default_factory=LargeOptions)
     maps: Annotated[MapOptions, tyro.conf.arg(name="")] = field(default_factory=MapOptions)
     folder: Path | None = None
@@ -161,7 +161,7 @@ class Predict:
         for name in [str(file.path) for file in find_files(self.images)]:
             try:
                 image = open_image(self.large.open(name), channels=data.channels, mean=mean, std=std)
-                with step_counter(printable(Path(name).name), Console(stderr=True)) as progress:
+                with step_counter(printable(Path(name).name), Console(stderr=True), "band") as progress:
                     found = stream(trained.model, image, progress=progress, folder=self.folder)
             except Exception as error:  # the other images are classified all the same
                 said = explain_failure(Path(name), error)

@@ -10,6 +10,10 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 Item = TypeVar("Item")
+LINE_SECONDS = 10
+"""Between two lines of a log."""
+MINUTES_FROM = 120
+"""Seconds from which the time left is told in minutes."""
 
 
 def track(items: Iterable[Item], label: str, total: int, console: Console) -> Iterator[Item]:
@@ -43,15 +47,16 @@ def counter(label: str, total: int, console: Console) -> Iterator[Callable[[int]
 
 
 @contextmanager
-def step_counter(label: str, console: Console) -> Iterator[Callable[[int, int], None]]:
-    """The same for work that knows its own length: call it with (done, total)."""
+def step_counter(label: str, console: Console, unit: str = "") -> Iterator[Callable[[int, int], None]]:
+    """The same for work that knows its own length: call it with (done, total), of what the unit names, such as a band."""
     if console.is_terminal:
-        columns = (TextColumn(label), BarColumn(), MofNCompleteColumn(), TextColumn("left"), TimeRemainingColumn())
+        count = (TextColumn(unit), MofNCompleteColumn()) if unit else (MofNCompleteColumn(),)
+        columns = (TextColumn("{task.description}"), BarColumn(), *count, TextColumn("left"), TimeRemainingColumn())
         with Progress(*columns, console=console, transient=True) as progress:
-            task = progress.add_task(label, total=None)
+            task = progress.add_task(escape(label), total=None)
             yield lambda done, total: progress.update(task, completed=min(done, total), total=total)
         return
-    yield _line_printer(label, console)
+    yield _line_printer(label, console, unit)
 
 
 @contextmanager
@@ -70,14 +75,20 @@ def stages(console: Console) -> Iterator[Callable[[str], None]]:
 
 
 class BatchProgress:
-    """Progress of files that take long: a bar of the files and one of the file at hand on a terminal, lines in a log."""
+    """Progress of files that take long: a bar of the files and one of the file at hand on a terminal, lines in a log.
 
-    def __init__(self, total: int, console: Console) -> None:
-        self.total, self.console, self.done = total, console, 0
-        text = TextColumn("{task.description}")
-        columns = (text, BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn())
+    Args:
+        total: how many files.
+        unit: what the parts of a file are, such as "band".
+    """
+
+    def __init__(self, total: int, console: Console, unit: str) -> None:
+        self.total, self.console, self.unit, self.done = total, console, unit, 0
+        text, count = TextColumn("{task.description}"), TextColumn("{task.fields[unit]}")
+        time = (TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn())
+        columns = (text, BarColumn(), count, MofNCompleteColumn(), *time)
         self._bars = Progress(*columns, console=console, transient=True) if console.is_terminal else None
-        self._files = None if self._bars is None or total == 1 else self._bars.add_task("files", total=total)
+        self._files = None if self._bars is None or total == 1 else self._bars.add_task("files", total=total, unit="file")
         self._file: TaskID | None = None
 
     def __enter__(self) -> "BatchProgress":
@@ -93,8 +104,8 @@ class BatchProgress:
         """The next file; a function to call with (done, total) of its parts."""
         label = name if self.total == 1 else f"{self.done + 1}/{self.total} {name}"
         if self._bars is None:
-            return _line_printer(label, self.console)
-        bars, task = self._bars, self._bars.add_task(escape(label), total=None)
+            return _line_printer(label, self.console, self.unit)
+        bars, task = self._bars, self._bars.add_task(escape(label), total=None, unit=self.unit)
         self._file = task
         return lambda done, total: bars.update(task, completed=min(done, total), total=total)
 
@@ -111,16 +122,28 @@ class BatchProgress:
             self._bars.advance(self._files)
 
 
-def _line_printer(label: str, console: Console) -> Callable[[int, int], None]:
+def _line_printer(label: str, console: Console, unit: str) -> Callable[[int, int], None]:
     """Prints a line every ten seconds."""
     start = last_line = perf_counter()
 
     def print_line(done: int, total: int) -> None:
         nonlocal last_line
         now = perf_counter()
-        if now - last_line >= 10:
+        if now - last_line >= LINE_SECONDS:
             last_line = now
-            rate = done / (now - start)
-            console.print(f"{label}: {min(done, total)}/{total}, {rate:.0f}/s, {max(0, total - done) / rate:.0f} s left")
+            console.print(
+                progress_line(label, min(done, total), total, now - start, unit), highlight=False, markup=False, soft_wrap=True
+            )
 
     return print_line
+
+
+def progress_line(label: str, done: int, total: int, spent: float, unit: str) -> str:
+    """How much is done after so many seconds, in words: "a.tif: band 2 of 67, 12/min, 5 min left"."""
+    text = f"{label}: {unit} {done:,} of {total:,}" if unit else f"{label}: {done:,} of {total:,}"
+    if not done or spent <= 0:
+        return text
+    rate = done / spent
+    pace = f"{rate:.0f}/s" if rate >= 1 else f"{60 * rate:.2g}/min"
+    left = (total - done) / rate
+    return f"{text}, {pace}, {f'{left:.0f} s' if left < MINUTES_FROM else f'{left / 60:.0f} min'} left"

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from .arguments import prepare_folder
+from .console import table_console
 
 if TYPE_CHECKING:
     from ..data.config import DataConfig
@@ -100,7 +101,7 @@ def _interval(found: "Estimate | None") -> dict[str, float | int | None] | None:
 def _print_summary(results: "Results", out: Path) -> None:
     from ..evidence.results_page import SUMMARY, summary
 
-    console = Console()
+    console = table_console()
     table = Table(box=SIMPLE_HEAD, padding=(0, 1))
     for column in SUMMARY:
         table.add_column(column)

@@ -42,7 +42,7 @@ def predict_maps(options: "Predict", weights: str, device: "torch.device") -> No
     prepare_folder(out.parent if single else out)
     if (polygons := options.maps.polygons) is not None:
         prepare_folder(polygons.parent if single else polygons)
-    with _stopped_like_ctrl_c():
+    with _stopped_like_ctrl_c(), _told_how_to_go_on(single=len(mine) == 1):
         facts, failed = _make_all(maker, mine, as_json=options.json, named=len(mine) > 1 or options.skip_bad)
     summary = None if single else _summary_path(out, shard)
     if summary is not None:
@@ -133,7 +133,7 @@ def _make_all(maker: MapMaker, jobs: Jobs, *, as_json: bool, named: bool) -> tup
     """The records of all images that are done, now or before; and those that failed, with their errors, `named` at once."""
     facts: list[dict[str, Any]] = []
     failed: list[dict[str, str]] = []
-    with BatchProgress(len(jobs), Console(stderr=True)) as progress:
+    with BatchProgress(len(jobs), Console(stderr=True), "band") as progress:
         for file, paths in jobs:
             known = finished(paths, file.path, maker.settings)
             if known is not None:
@@ -156,6 +156,16 @@ def _make_all(maker: MapMaker, jobs: Jobs, *, as_json: bool, named: bool) -> tup
             if as_json:
                 print(json.dumps(known), flush=True)
     return facts, failed
+
+
+@contextmanager
+def _told_how_to_go_on(*, single: bool) -> Iterator[None]:
+    """What a user who stops the work can do next. Images that are done are kept; the one at hand begins anew."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        begins = "the same command begins this image again"
+        raise KeyboardInterrupt(begins if single else "the same command goes on after the images that are done") from None
 
 
 @contextmanager

@@ -32,7 +32,7 @@ def predict_slides(options: "Predict", what: str, device: "torch.device") -> Non
     model.model.to(device)
     for path in _files(options.images):
         try:
-            with step_counter(printable(path.name), Console(stderr=True)) as count:
+            with step_counter(printable(path.name), Console(stderr=True), "part") as count:
                 found = model.predict(path, count)
         except BadImageError as error:
             if not options.skip_bad:

@@ -15,6 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from .arguments import usable_device
+from .console import table_console
 
 if TYPE_CHECKING:
     from ..data.sources import Source
@@ -145,7 +146,7 @@ def _time(seconds: float) -> str:
 
 def print_result(outcome: "TrainingResult", task: "Task", written: list[Path]) -> None:
     """Print the table at the end, and which commands come next."""
-    console, source = Console(), outcome.source
+    console, source = table_console(), outcome.source
     last = [row for row in outcome.rows if row["kind"] == "evaluation"][-1]
     training = [row for row in outcome.rows if row["kind"] == "training"]
     table = Table(box=SIMPLE_HEAD, padding=(0, 1))

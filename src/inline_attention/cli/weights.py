@@ -7,10 +7,10 @@ from typing import Annotated, Any
 
 import tyro
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
 from rich.table import Table
 
 from .arguments import prepare_folder
+from .console import table_console
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class Weights:
             size, digest, path = record["bytes"], record["sha256"], record["file"]
             row = (f"{size / 1e6:.0f}", (digest or "-")[:12], path) if path else ("-", "-", "not here")
             table.add_row(record["model"], *row)
-        console = Console()
+        console = table_console()
         console.print(table)
         lines = ["Fetch: inline weights MODEL. They are also fetched when a model is made with pretrained=True.", NO_LICENCE]
         for line in lines:

@@ -21,6 +21,7 @@ from ..large.image_reader import open_image
 from ..large.large_image import LargeImage
 from ..large.stages import check_model
 from ..large.stream import stream_maps
+from ..large.valid_point import check_point_has_data
 from ..large.valid_rows import masked_reader
 from .answers import MODELS, RunningAnswers, refuse
 from .inspect import ONE_PASS
@@ -57,6 +58,7 @@ class LargeView:
         mean, std = normalisation(trained.data)
         image = self.open_file()
         try:
+            check_point_has_data(image, point)
             reader = open_image(image, channels=trained.data.channels, mean=mean, std=std)
             with ONE_PASS, watch_point(model, (image.height, image.width), point) as watched:
                 stream_maps(model, masked_reader(model, reader, None), progress=report)
