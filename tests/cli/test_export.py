@@ -251,7 +251,7 @@ MISTAKES = {
     "bin": (["RUN", "--format", "openvino", "--out", "BAD/a.bin"], "a file of the format openvino ends in .xml, got BAD/a.bin"),
     "bf16": (["RUN", "--precision", "bf16"], "bf16 is for files of the format openvino, not for onnx"),
     "folder": (["RUN", "--out", "/proc/nowhere/model.onnx"], "cannot write to /proc/nowhere: "),
-    "no folder": (["RUN", "--out", "BAD/file.txt/model.onnx"], "cannot write to BAD/file.txt: "),
+    "no folder": (["RUN", "--out", "BAD/file.txt/model.onnx"], "BAD/file.txt is a file, not a folder"),
     "hub folder": (["RUN", "--format", "hub", "--out", "/proc/nowhere/x"], "cannot write to /proc/nowhere: "),
     "no data": (["RUN", "--data", "nowhere"], "there is no folder nowhere"),
     "no images": (["RUN", "--data", "BAD/empty"], "BAD/empty holds no class folders"),

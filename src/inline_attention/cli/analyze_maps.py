@@ -37,6 +37,7 @@ class AnalyzeMaps(Analysis):
     def run(self) -> None:
         """Capture attention, draw, print."""
         if self.stream:
+            self.large.check()
             self._stream()
             return
         self.large.refuse_without("--stream")

@@ -208,5 +208,8 @@ def prepare_folder(path: Path) -> None:
         probe = path / f".writable.{os.getpid()}"
         probe.touch()
         probe.unlink()
+    except (FileExistsError, NotADirectoryError) as error:
+        file = next(part for part in (path, *path.parents) if part.exists())
+        raise ValueError(f"{file} is a file, not a folder") from error
     except OSError as error:
         raise ValueError(f"cannot write to {path}: {error.strerror}") from error

@@ -56,6 +56,7 @@ class Explore:
         if self.image is None:
             self.large.refuse_without("--image")
             return None
+        self.large.check()
         path = str(self.image)
         return LargeView(self.image.name, lambda: self.large.open(path), open_thumbnail(self.large, path, LONGEST))
 

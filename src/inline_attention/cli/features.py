@@ -65,6 +65,7 @@ class Features:
             raise ValueError(f"--batch and --tile must be positive, got {self.batch} and {self.tile}")
         if not 0 <= self.tissue <= 1:
             raise ValueError(f"--tissue must be within 0..1, got {self.tissue:g}")
+        self.large.check()
         out = self.out or Path("features")
         files = list_files(self.images, out)
         single = out.suffix.lower() in (".h5", ".hdf5")

@@ -1,10 +1,15 @@
 """How a large image is read from its file: the options that all commands share which take such files."""
 
 from dataclasses import dataclass, fields
+from math import isfinite
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ..large.large_image import LargeImage
+
+MASKS = ("tissue", "nodata", "none")
+"""What --mask takes besides files."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +41,21 @@ class LargeOptions:
             mask=self.mask,
         )
 
+    def check(self) -> None:
+        """Raise for a value that is wrong whatever the image: before the first one is opened."""
+        if self.level is not None and self.level < 0:
+            raise ValueError(f"--level must be 0, the finest, or more, got {self.level}")
+        if self.mpp is not None and not (isfinite(self.mpp) and self.mpp > 0):
+            raise ValueError(f"--mpp must be positive, got {self.mpp:g}")
+        if self.level is not None and self.mpp is not None:
+            raise ValueError(f"--level {self.level} and --mpp {self.mpp:g} both choose a resolution: give one of them")
+        if self.channels is not None:
+            _names(self.channels)
+        if self.value_range is not None:
+            _range(self.value_range)
+        if self.mask is not None and self.mask not in MASKS and not Path(self.mask).exists():
+            raise ValueError(f"--mask {self.mask}: there is no such file; a mask is {', '.join(MASKS)} or an image file")
+
     def refuse_without(self, option: str) -> None:
         """Raise if one of these is given, where they mean nothing without another option."""
         for field in fields(self):
@@ -56,4 +76,6 @@ def _range(text: str) -> tuple[float, float]:
         low, high = (float(number) for number in text.split(","))
     except ValueError:
         raise ValueError(f"--value-range is two numbers with a comma between, such as 0,3000, got {text!r}") from None
+    if not (isfinite(low) and isfinite(high) and low < high):
+        raise ValueError(f"--value-range is two numbers, the lower one first, got {text!r}")
     return low, high

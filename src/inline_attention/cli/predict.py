@@ -120,7 +120,11 @@ class Predict:
             raise ValueError(f"--batch and --top must be positive, got {self.batch} and {self.top}")
         if self.folder is not None and not self.stream:
             raise ValueError(f"--folder {self.folder} is where --stream works: give --stream too")
-        if not self.stream:
+        if self.folder is not None and not self.folder.is_dir():
+            raise ValueError(f"there is no folder {self.folder}")
+        if self.stream:
+            self.large.check()
+        else:
             self.large.refuse_without("--stream")
 
     def _resize(self, trained: "Trained", device: "torch.device") -> None:

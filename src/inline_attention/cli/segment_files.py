@@ -40,6 +40,8 @@ def predict_maps(options: "Predict", weights: str, device: "torch.device") -> No
     _refuse_overwriting(mine, {file.path.resolve() for file in files})
     maker = _make_maker(options, weights, device)
     prepare_folder(out.parent if single else out)
+    if (polygons := options.maps.polygons) is not None:
+        prepare_folder(polygons.parent if single else polygons)
     with _stopped_like_ctrl_c(), _told_how_to_go_on(single=len(mine) == 1):
         facts, failed = _make_all(maker, mine, as_json=options.json, named=len(mine) > 1 or options.skip_bad)
     summary = None if single else _summary_path(out, shard)
