@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from inline_attention.cli.file_batch import BatchFile, Shard, list_files, of_shard, parse_shard
+from inline_attention.cli.file_batch import BatchFile, Shard, explain_failure, list_files, of_shard, parse_shard
 from inline_attention.cli.main import main
 from inline_attention.cli.map_report import print_summary, totals
+from inline_attention.cli.segment_file import MapMaker
 from inline_attention.large.image_reader import open_image
 from inline_attention.large.map_levels import MapLevels
 from inline_attention.large.segment import stream_segment
@@ -182,6 +183,46 @@ def test_a_bad_image_does_not_stop_the_others(folder, capsys, tmp_path):
     main([words[0], str(tmp_path / "in" / "cut.tif"), *words[2:-1], str(tmp_path / "one.tif"), "--skip-bad"])
     assert "cut.tif" in capsys.readouterr().err  # also if it is the only one
     assert not (tmp_path / "one.tif").exists()
+
+
+def test_what_nobody_expects_of_an_image_does_not_stop_the_others(folder, capsys, tmp_path, monkeypatch):
+    write_copies(folder, tmp_path / "in", 2, 1)
+    make = MapMaker.make
+
+    def fail_once(maker, image, *given):
+        if image.name == "0.png":
+            raise IndexError("list index out of range\nmore")
+        return make(maker, image, *given)
+
+    monkeypatch.setattr(MapMaker, "make", fail_once)
+    with pytest.raises(SystemExit) as stop:
+        predict(capsys, folder, tmp_path / "in", "--out", tmp_path / "out")
+    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("inline: ")]
+    assert stop.value.code == 2
+    assert lines == [
+        f"inline: {tmp_path / 'in' / '0.png'}: IndexError: list index out of range",
+        "inline: 1 of 2 images failed, named above",
+    ]
+    summary = json.loads((tmp_path / "out" / "summary.json").read_text())
+    assert (summary["images"], len(summary["failed"])) == (1, 1)
+    assert explain_failure(Path("a.tif"), MemoryError()) == "a.tif: MemoryError"
+    assert explain_failure(Path("a.tif"), ValueError("cannot read a.tif")) == "cannot read a.tif"
+    with pytest.raises(ModuleNotFoundError):
+        explain_failure(Path("a.tif"), ModuleNotFoundError("zarr"))
+
+
+def test_a_zarr_that_lost_a_chunk_is_made_again(folder, capsys, tmp_path):
+    words = (folder / "images" / "slide.ome.tif", "--out", tmp_path / "a.zarr", "--json")
+    predict(capsys, folder, *words)
+    (again,) = records(predict(capsys, folder, *words))
+    assert again["done_before"]
+    chunk = tmp_path / "a.zarr" / "0" / "0" / "0"
+    content = chunk.read_bytes()
+    for harm in (chunk.unlink, lambda: chunk.write_bytes(content[:-1])):
+        harm()
+        (again,) = records(predict(capsys, folder, *words))
+        assert "done_before" not in again
+        assert chunk.read_bytes() == content
 
 
 def test_shards_have_each_file_once(folder, tmp_path, monkeypatch):

@@ -165,6 +165,7 @@ TARGETS: tuple[Target, ...] = (
     # slides
     Target("slides/features/s1.h5", "predict --model seeds/bag_run -- {}", weight=6, renamed=True),
     Target("slides/s1.pt", "predict --model seeds/bag_run -- {}", weight=4, renamed=True),
+    Target("large/pyramid.tif", "features {} --model inline_deit_nano.digits --device cpu --out out/f", weight=3, renamed=True),
     Target("slides/labels.csv", f"{SLIDES} --data.columns label --labels {{}}", weight=5, names=("seeds/slides/features",)),
     Target("bag_run/best.safetensors", "predict seeds/slides/features/s1.h5 --model {}", weight=4, names=("s1.h5",)),
     # exported models and results

@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from inline_attention.large.area_average import average_rows, covered
+from inline_attention.large.file_masks import StretchedMask
 from inline_attention.large.image_file import COLOURS, Level, PixelSize
 from inline_attention.large.large_image import LargeImage
 from inline_attention.large.numpy_file import ArrayFile
@@ -217,3 +218,15 @@ def test_every_block_is_decoded_once(monkeypatch):
     assert (file.reads == 1).all()
     image.close()
     assert file.closed
+
+
+@pytest.mark.parametrize("mpp", [None, 20])
+@pytest.mark.parametrize("dtype", [np.uint8, np.float32])
+def test_rows_below_the_last_are_none(dtype, mpp):
+    """Padding asks for them; the height is that of whole blocks."""
+    file = WithNodata(np.ones((32, 40, 3), dtype), 0)
+    file.levels = (Level(32, 40, 1.0, 16),)
+    mask = StretchedMask(lambda start, stop: np.ones((stop - start, 5), bool), (4, 5), (32, 40))
+    image = LargeImage(file, mask=mask if mpp is None else None, mpp=mpp)
+    assert image.read(image.height, image.height).shape == (0, image.width, 3)
+    assert image.has_data(image.height, image.height).shape == (0, image.width)

@@ -15,6 +15,7 @@ from timm.models import create_model
 
 from inline_attention import stream
 from inline_attention.large.image_file import PixelSize
+from inline_attention.large.image_reader import open_image
 from inline_attention.large.open_file import open_image_file
 from inline_attention.large.open_large_image import open_large_image
 from inline_attention.large.slide_file import SlideFile, open_slide
@@ -218,6 +219,14 @@ def test_ome_zarr(zarr_format, tmp_path):
     np.testing.assert_array_equal(file.read(1, 3, 70), levels[1][3:70])
 
 
+@pytest.mark.parametrize("coarse", [COLOUR[::2, ::2, :2], COLOUR[::2, ::2].astype(np.uint16)])
+def test_levels_of_a_zarr_have_the_same_channels(coarse, tmp_path):
+    ome_zarr(tmp_path / "a.zarr", 2, [COLOUR, coarse])
+    said = f"its level 1 has {coarse.shape[2]} channels of {coarse.dtype}, and the finest 3 of uint8"
+    with pytest.raises(ValueError, match=said):
+        open_image_file(tmp_path / "a.zarr")
+
+
 class Harm:
     def __reduce__(self):
         return (open, ("/tmp/harmed", "w"))
@@ -252,6 +261,7 @@ def test_nothing_in_a_zarr_is_executed(tmp_path):
             "its axes are y, x, but an array has 4 dimensions",
         ),
         ({"multiscales": 5}, "."),
+        ({"multiscales": [{"datasets": []}]}, "it is broken \\(IndexError: "),
     ],
 )
 def test_broken_zarrs_are_one_line(change, said, tmp_path):
@@ -260,6 +270,16 @@ def test_broken_zarrs_are_one_line(change, said, tmp_path):
     with pytest.raises(ValueError, match=said) as error:
         open_image_file(tmp_path / "a")
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("change", [{"chunks": [0, 2]}, {"shape": [0, 4]}, {"shape": [4, 0]}])
+def test_a_zarr_without_numbers_is_one_line(change, tmp_path):
+    """A chunk without rows: whoever reads it would divide by zero."""
+    (tmp_path / "a").mkdir()
+    metadata = {"zarr_format": 2, "shape": [4, 4], "chunks": [2, 2], "dtype": "|u1", "order": "C", "fill_value": 0}
+    (tmp_path / "a" / ".zarray").write_text(json.dumps({**metadata, "compressor": None, "filters": None, **change}))
+    with pytest.raises(ValueError, match=r"an array of it is of .* numbers in chunks of"):
+        open_image_file(tmp_path / "a")
 
 
 @pytest.mark.parametrize(("kind", "mode"), [("png", "RGB"), ("png", "L"), ("png", "RGBA"), ("jpeg", "RGB"), ("jpeg", "L")])
@@ -328,6 +348,59 @@ def test_tissue_is_found_on_a_slide_of_a_vendor(tmp_path):
     assert not found[:32].any()
 
 
+@pytest.mark.parametrize(
+    ("name", "said"), [("a.svs", "it is truncated, or no slide"), ("a.tif", "it is truncated: it has no page")]
+)
+def test_truncated_slides_and_maps_are_called_so(name, said, tmp_path):
+    """The second page of the slide is lost, and the only one of the map."""
+    if name == "a.svs":
+        write_slide(
+            tmp_path / name, [COLOUR[:128], COLOUR[:64]], "Aperio Image Library v11.2.1\n128x128 |AppMag = 20|MPP = 0.4990"
+        )
+        content = (tmp_path / name).read_bytes()
+        (tmp_path / name).write_bytes(content[: len(content) // 2])
+    else:
+        (tmp_path / name).write_bytes(b"II*\0" + (10**6).to_bytes(4, "little") + bytes(1000))
+    with pytest.raises(ValueError, match=f"cannot read the image .*{name}: .*{said}"):
+        open_image_file(tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    ("names", "advice"),
+    [
+        (("blue", "green", "red", "nir"), "red,green,blue"),
+        (("Blue", "Green", "Red", "NIR"), "red,green,blue"),
+        (("blue", "green", "nir", "4"), "0,1,2"),
+    ],
+)
+def test_channels_are_advised_by_their_colour(names, advice, tmp_path):
+    pixels = np.insert(COLOUR[:, :, ::-1], 3, 7, 2)
+    write_map(tmp_path / "a.tif", pixels, photometric="MINISBLACK")
+    with rasterio.open(tmp_path / "a.tif", "r+") as file:
+        file.descriptions = names
+    with pytest.raises(ValueError, match=f"choose channels, as by --channels {advice}$"):
+        open_image(tmp_path / "a.tif", channels=3)
+    if advice != "0,1,2":
+        image = open_large_image(tmp_path / "a.tif", channels=advice.split(","))
+        np.testing.assert_allclose(image.read(0, 150).numpy() * 255, COLOUR, atol=1e-4)
+
+
+def test_every_file_can_be_closed_twice(tmp_path):
+    write_slide(tmp_path / "a.svs", [COLOUR[:128, :128]], "Aperio Image Library v11.2.1\n128x128 |AppMag = 20|MPP = 0.4990")
+    write_map(tmp_path / "map.tif", COLOUR)
+    tifffile.imwrite(tmp_path / "a.tif", COLOUR)
+    Image.fromarray(COLOUR).save(tmp_path / "a.png")
+    np.save(tmp_path / "a.npy", COLOUR)
+    zarr.create_array(str(tmp_path / "a.zarr"), data=COLOUR)
+    kinds = set()
+    for path in sorted(tmp_path.iterdir()):
+        file = open_image_file(path)
+        kinds.add(type(file).__name__)
+        file.close()
+        file.close()
+    assert kinds == {"SlideFile", "RasterFile", "TiffImageFile", "PillowFile", "ArrayFile", "ZarrFile"}
+
+
 @pytest.mark.parametrize(("dtype", "nodata"), [("float32", np.nan), ("uint8", 255)])
 def test_a_map_is_a_mask_where_it_holds_data(tmp_path, dtype, nodata):
     values = RNG.choice(np.array([0, 1, nodata], dtype), (40, 60, 1))
@@ -335,6 +408,28 @@ def test_a_map_is_a_mask_where_it_holds_data(tmp_path, dtype, nodata):
     np.save(tmp_path / "image.npy", np.zeros((40, 60, 3), np.uint8))
     image = open_large_image(tmp_path / "image.npy", mask=tmp_path / "mask.tif")
     np.testing.assert_array_equal(image.has_data(3, 40).numpy(), values[3:, :, 0] == 1)
+
+
+@pytest.mark.parametrize("by", ["rasterio", "tifffile"])
+@pytest.mark.parametrize("zero", [0, 120])
+def test_a_mask_of_a_palette_counts_by_its_numbers_or_is_refused(tmp_path, by, zero):
+    values = RNG.integers(0, 2, (40, 60, 1), dtype=np.uint8)
+    path = tmp_path / "mask.tif"
+    if by == "rasterio":
+        write_map(path, values)
+        with rasterio.open(path, "r+") as file:
+            file.write_colormap(1, {0: (zero, 0, 0, 255), 1: (255, 0, 0, 255)})
+    else:
+        colours = np.zeros((3, 256), np.uint16)
+        colours[0, :2] = zero << 8, 65_535
+        tifffile.imwrite(path, values[:, :, 0], photometric="palette", colormap=colours)
+    np.save(tmp_path / "image.npy", np.zeros((40, 60, 3), np.uint8))
+    if zero:
+        with pytest.raises(ValueError, match="has a palette in which 0 is not black"):
+            open_large_image(tmp_path / "image.npy", mask=path)
+        return
+    image = open_large_image(tmp_path / "image.npy", mask=path)
+    np.testing.assert_array_equal(image.has_data(0, 40).numpy(), values[:, :, 0] == 1)
 
 
 def test_a_folder_beside_an_image_does_not_matter(tmp_path):

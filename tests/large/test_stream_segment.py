@@ -67,6 +67,14 @@ def test_bands_give_what_the_whole_gives(head, backbone, size, tokens):
     assert (labels_of(streamed) == expected.argmax(0).numpy()).all()
 
 
+def test_floating_point_pixels_are_padded_too():
+    """In bands of which some are padding alone."""
+    pixels = np.random.default_rng(0).integers(0, 256, (33, 70, 3), dtype=np.uint8)
+    model = made("semantic_fpn", size=(33, 70), dtype=torch.float32)
+    whole, parts = (logits_of(stream_segment(model, each, tokens=1)) for each in (pixels, (pixels / 255).astype(np.float32)))
+    torch.testing.assert_close(parts, whole)
+
+
 @pytest.mark.parametrize("head", SEGMENTERS)
 def test_in_fp32_band_sizes_do_not_matter(head):
     size = (190, 130)

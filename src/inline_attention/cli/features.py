@@ -12,7 +12,7 @@ from rich.console import Console
 
 from ..lite.text import printable
 from .arguments import prepare_folder, usable_device
-from .file_batch import list_files, of_shard, parse_shard
+from .file_batch import explain_failure, list_files, of_shard, parse_shard
 from .large_options import LargeOptions
 from .main import warn
 from .map_records import file_hash
@@ -92,8 +92,8 @@ class Features:
                 try:
                     target.parent.mkdir(parents=True, exist_ok=True)
                     facts = self._encode(path, target, encoder, about, progress.begin(printable(path.name)))
-                except (ValueError, OSError, FloatingPointError, MemoryError) as error:
-                    failed.append(str(error) if str(path) in str(error) else f"{path}: {error}")
+                except Exception as error:  # the other images are encoded all the same
+                    failed.append(explain_failure(path, error))
                     progress.end()
                     if len(jobs) > 1:
                         warn(failed[-1])

@@ -8,12 +8,15 @@ from glob import glob, has_magic
 from pathlib import Path
 from typing import NamedTuple
 
+from ..lite.decode import first_line
 from ..lite.image_paths import IMAGE_SUFFIXES
 
 LARGE_SUFFIXES = (
     ".bif", ".dcm", ".jp2", ".mrxs", ".ndpi", ".npy", ".scn", ".svs", ".svslide", ".szi", ".tf8", ".vms", ".vmu", ".zarr",
 )  # fmt: skip
 """Endings of files in a folder that are taken for images, besides those of small images."""
+EXPECTED = (ValueError, OSError, FloatingPointError)
+"""Errors that say in their own words what is wrong; of others the kind is told too."""
 LAUNCHERS = ("RANK", "WORLD_SIZE")
 """Variables in which `torchrun` and `accelerate launch` tell a process its number, and how many there are."""
 
@@ -122,6 +125,18 @@ def _without_ending(path: Path) -> Path:
     """Without `.svs`, or `.ome.tif`."""
     short = path.with_suffix("")
     return short.with_suffix("") if short.suffix.lower() == ".ome" else short
+
+
+def explain_failure(path: Path, error: Exception) -> str:
+    """One line about an image that failed, with its name. A missing library is raised: it is not the image's fault."""
+    if isinstance(error, ModuleNotFoundError):
+        raise error
+    kind, said = type(error).__name__, first_line(error)
+    if isinstance(error, EXPECTED):
+        said = str(error) or kind
+    elif said != kind:
+        said = f"{kind}: {said}"
+    return said if str(path) in said else f"{path}: {said}"
 
 
 def parse_shard(text: str | None) -> Shard:

@@ -4,6 +4,8 @@ import json
 import os
 import shlex
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import partial
@@ -28,6 +30,15 @@ if TYPE_CHECKING:
 
 NOT_STORED = ("out", "resume", "json", "device", "workers", "dry_run")
 """Options that may differ when it is resumed."""
+
+
+@contextmanager
+def _named(model: str | None) -> Iterator[None]:
+    """Numbers that are not finite are an error that names the model."""
+    try:
+        yield
+    except FloatingPointError as error:
+        raise FloatingPointError(f"{model}: {error}") from None
 
 
 @dataclass(frozen=True)
@@ -108,13 +119,14 @@ class Linearize:
         teacher = _as_teacher(trained)
         source = check_config(teacher, config)
         if self.dry_run:
-            options._print_dry_run(teacher, config, source, self)
+            with _named(options.model):
+                options._print_dry_run(teacher, config, source, self)
             return
         if not self.resume and self.keep is None:
             print(swap_as_stored(deepcopy(teacher.model), config.swap_options), file=sys.stderr)
         begin = (lambda: None) if self.resume else partial(options._write_options, out)
         report = TrainingReport(Phase.columns)
-        with stop_signals() as stop, report:
+        with stop_signals() as stop, report, _named(options.model):
             record = linearize(teacher, config, out, reporter=report, stop=stop.is_set, device=self.device, begin=begin)
         if record is None:
             print(f"Stopped and saved. Go on: inline linearize --out {shlex.quote(str(out))} --resume", file=sys.stderr)

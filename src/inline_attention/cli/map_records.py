@@ -61,7 +61,7 @@ def file_hash(path: Path) -> str:
     return digest.hexdigest()
 
 
-def file_state(path: Path) -> list[int]:
+def file_state(path: Path) -> list[Any]:
     """Size and time of change, by which a file is known to be the same."""
     return [_size(path), path.stat().st_mtime_ns]
 
@@ -94,6 +94,9 @@ def write_record(
     return whole
 
 
-def _size(path: Path) -> int:
-    """In bytes; 0 for a folder."""
-    return 0 if path.is_dir() else path.stat().st_size
+def _size(path: Path) -> int | list[int]:
+    """In bytes; of a folder, such as a Zarr, how many files are below it, and their bytes."""
+    if not path.is_dir():
+        return path.stat().st_size
+    sizes = [each.stat().st_size for each in path.rglob("*") if each.is_file()]
+    return [len(sizes), sum(sizes)]

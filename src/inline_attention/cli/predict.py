@@ -147,7 +147,7 @@ class Predict:
         from ..large.stream import stream
         from ..lite.text import printable
         from ..training.load_trained import top_of_logits
-        from .file_batch import find_files
+        from .file_batch import explain_failure, find_files
         from .predict_output import print_classes
         from .progress import step_counter
 
@@ -159,8 +159,8 @@ class Predict:
                 image = open_image(self.large.open(name), channels=data.channels, mean=mean, std=std)
                 with step_counter(printable(Path(name).name), Console(stderr=True), "band") as progress:
                     found = stream(trained.model, image, progress=progress, folder=self.folder)
-            except ValueError as error:
-                said = str(error) if name in str(error) else f"{name}: {error}"
+            except Exception as error:  # the other images are classified all the same
+                said = explain_failure(Path(name), error)
                 if not self.skip_bad:
                     raise ValueError(f"{said} (--skip-bad goes on)") from error
                 warn(said)

@@ -15,7 +15,7 @@ from rich.console import Console
 
 from ..lite.text import printable
 from .arguments import prepare_folder
-from .file_batch import BatchFile, Shard, list_files, of_shard, parse_shard
+from .file_batch import BatchFile, Shard, explain_failure, list_files, of_shard, parse_shard
 from .main import warn
 from .map_records import MAP_ENDINGS, VERSION, MapPaths, file_hash, file_state, finished
 from .map_report import print_summary, write_summary
@@ -140,8 +140,8 @@ def _make_all(maker: MapMaker, jobs: Jobs, *, as_json: bool, named: bool) -> tup
             else:
                 try:
                     known = maker.make(file.path, paths, progress.begin(printable(file.path.name)))
-                except (ValueError, OSError, FloatingPointError, MemoryError) as error:
-                    said = str(error) if str(file.path) in str(error) else f"{file.path}: {error}"
+                except Exception as error:  # the other images are made all the same
+                    said = explain_failure(file.path, error)
                     failed.append({"image": str(file.path), "error": said})
                     progress.end()
                     if as_json:

@@ -104,6 +104,10 @@ def otsu(values: NDArray[np.uint8]) -> int:
 def mask_from_file(path: str | Path, image_size: tuple[int, int]) -> StretchedMask:
     """The mask in another image file: what is not zero in it, nor its value for no data, is valid."""
     file = open_image_file(path)
+    palette: NDArray[Any] | None = getattr(file, "palette", None)
+    if palette is not None and palette[0].any():
+        file.close()
+        raise ValueError(f"the mask {path} has a palette in which 0 is not black, so all of it would count: write it without")
     channels = [number for number, name in enumerate(file.channels) if name not in (ALPHA, PREMULTIPLIED)]
     blocks = RowBlocks(file, 0, channels, name=str(path))
     size = file.levels[0].height, file.levels[0].width

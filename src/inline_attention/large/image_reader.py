@@ -122,7 +122,7 @@ def _from_pixels(image: LargeImage, channels: int, normalise: Callable[[Tensor],
     if have != channels and not grey and not (have == 1 and channels == 3):
         raise ValueError(
             f"the image has {have} channels, {listed_channels(image.names)}, but the model's input has {channels}: choose "
-            f"channels, as by --channels {','.join(str(number) for number in range(channels))}"
+            f"channels, as by --channels {','.join(_advised(image.names, channels))}"
         )
 
     def read(start: int, stop: int, valid: Tensor | None) -> Tensor:
@@ -132,6 +132,12 @@ def _from_pixels(image: LargeImage, channels: int, normalise: Callable[[Tensor],
         return normalise(pixels.permute(2, 0, 1).expand(channels, -1, -1))
 
     return MaskedRows(image.height, image.width, read, image.has_data if image.may_lack_data else None)
+
+
+def _advised(names: Sequence[str], channels: int) -> Sequence[str]:
+    """Channels that may be meant: the colours, in whatever order the file has them; else the first ones."""
+    coloured = channels == len(COLOURS) and set(COLOURS) <= {name.lower() for name in names}
+    return COLOURS if coloured else [str(number) for number in range(channels)]
 
 
 def _normaliser(channels: int, mean: Sequence[float], std: Sequence[float]) -> Callable[[Tensor], Tensor]:

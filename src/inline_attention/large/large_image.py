@@ -93,6 +93,8 @@ class LargeImage:
 
     def has_data(self, start: int, stop: int) -> Tensor:
         """(stop - start, W) bool: which pixels of these rows hold data and are not masked. Masked rows are not read."""
+        if start == stop:
+            return torch.ones(0, self.width, dtype=torch.bool)
         found = torch.ones(stop - start, self.width, dtype=torch.bool) if self.mask is None else self.mask.rows(start, stop)
         if not self._lacks_data or not found.any():
             return found
@@ -111,6 +113,8 @@ class LargeImage:
             valid: (stop - start, W) bool. Pixels elsewhere are 0, whatever the file has there; so are those without data, and
                 those that are masked.
         """
+        if start == stop:  # below the last row, where images are padded
+            return torch.zeros(0, self.width, len(self.names))
         pixels, data = self._band(start, stop)
         for part in (data, valid, None if self.mask is None else self.mask.rows(start, stop)):
             pixels = pixels if part is None else pixels.masked_fill(~part[:, :, None], 0)

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from openslide import OpenSlide
+from openslide import OpenSlide, OpenSlideUnsupportedFormatError
 
 from .image_file import ALPHA, COLOURS, Level, PixelSize
 
@@ -29,7 +29,7 @@ class SlideFile:
     dtype: np.dtype[Any] = np.dtype(np.uint8)
 
     def __init__(self, slide: OpenSlide) -> None:
-        self._slide = slide
+        self._slide, self._closed = slide, False
         facts = slide.properties
         height, width = (float(facts.get(f"openslide.mpp-{axis}", 0)) for axis in "yx")
         self.pixel_size = PixelSize(height, width, "µm") if height > 0 and width > 0 else None
@@ -58,9 +58,11 @@ class SlideFile:
         return rows if channels is None else rows[:, :, list(channels)]
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the file; a second time does nothing, which openslide would raise for."""
         self._threads.shutdown(cancel_futures=True)
-        self._slide.close()
+        if not self._closed:
+            self._closed = True
+            self._slide.close()
 
 
 def vendor_of(path: Path) -> str | None:
@@ -71,4 +73,8 @@ def vendor_of(path: Path) -> str | None:
 
 def open_slide(path: Path) -> SlideFile:
     """Open a slide."""
-    return SlideFile(OpenSlide(path))
+    try:
+        slide = OpenSlide(path)
+    except OpenSlideUnsupportedFormatError:
+        raise ValueError("openslide does not know it: it is truncated, or no slide") from None
+    return SlideFile(slide)

@@ -56,7 +56,7 @@ class TiffImageFile:
         series = tiff.series[0]
         self._pages = [_Plane.of_level(path, tiff, level) for level in series.levels]
         first = self._pages[0][0]
-        self.dtype = first.dtype
+        self.dtype, self.palette = first.dtype, first.palette
         height, width = first.height, first.width
         names = first.names
         if len(self._pages[0]) > 1:

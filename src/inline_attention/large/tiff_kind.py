@@ -16,7 +16,10 @@ SLIDES = ("svs", "ndpi", "scn", "bif", "philips")
 def open_any_tiff(path: Path) -> ImageFile:
     """Open a TIFF."""
     with TiffFile(path) as tiff:
-        page = tiff.pages.first
+        try:
+            page = tiff.pages.first
+        except IndexError:
+            raise ValueError("it is truncated: it has no page") from None
         is_map = any(tag in page.tags for tag in GEO_TAGS)
         is_slide = any(getattr(tiff, f"is_{kind}") for kind in SLIDES)
         is_ome = tiff.is_ome

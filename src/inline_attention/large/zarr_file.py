@@ -59,18 +59,30 @@ class ZarrFile:
         for axis, length in zip(axes, first.shape, strict=True):
             if axis not in "yxc" and length > 1:
                 raise ValueError(f"it has {length} images along its axis {axis}: an image of one is needed, extract it first")
+        for number, array in enumerate(self._arrays):
+            if array.dtype != first.dtype or self._count(array) != self._count(first):
+                raise ValueError(
+                    f"its level {number} has {self._count(array)} channels of {array.dtype}, and the finest "
+                    f"{self._count(first)} of {first.dtype}"
+                )
         self.dtype: np.dtype[Any] = np.dtype(first.dtype)
-        self.channels = _channels(facts, first.shape[axes.index("c")] if "c" in axes else 1, self.dtype)
+        self.channels = _channels(facts, self._count(first), self.dtype)
         self.pixel_size = _pixel_size(scales[0], axes) if scales else None
-        height, width = self._size(first)
-        self.levels = tuple(self._level(array, height, width) for array in self._arrays)
+        self.levels = tuple(self._level(array) for array in self._arrays)
 
     def _size(self, array: Any) -> tuple[int, int]:
         return array.shape[self._axes.index("y")], array.shape[self._axes.index("x")]
 
-    def _level(self, array: Any, height: int, width: int) -> Level:
+    def _count(self, array: Any) -> int:
+        """Of its channels."""
+        return int(array.shape[self._axes.index("c")]) if "c" in self._axes else 1
+
+    def _level(self, array: Any) -> Level:
+        height, width = self._size(self._arrays[0])
         rows, columns = self._size(array)
         chunks = getattr(array, "shards", None) or array.chunks
+        if min(*array.shape, *chunks) < 1:
+            raise ValueError(f"an array of it is of {tuple(array.shape)} numbers in chunks of {tuple(chunks)}")
         return Level(rows, columns, (height / rows + width / columns) / 2, min(rows, chunks[self._axes.index("y")]))
 
     def read(self, level: int, start: int, stop: int, channels: Sequence[int] | None = None) -> NDArray[Any]:

@@ -98,6 +98,8 @@ def why(error: BaseException) -> str:
     """Why a file could not be read, in one line."""
     if isinstance(error, UnidentifiedImageError):
         return "not an image"
+    if isinstance(error, LookupError | ArithmeticError):  # their text alone says nothing, such as "0"
+        return f"it is broken ({type(error).__name__}: {first_line(error)})"
     return str(getattr(error, "strerror", None) or first_line(error))
 
 
