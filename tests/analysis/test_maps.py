@@ -4,9 +4,10 @@ import pytest
 import timm
 import torch
 
+from inline_attention.analysis import map_plots
 from inline_attention.analysis.capture import capture_pass
 from inline_attention.analysis.map_plots import ImageMaps, draw_maps
-from inline_attention.analysis.maps import one_grid, query_map, query_maps, rollout
+from inline_attention.analysis.maps import QueryMap, one_grid, query_map, query_maps, rollout
 
 from .models import images, make_model
 
@@ -76,3 +77,18 @@ def test_a_figure_of_maps_is_written(tmp_path):
     maps = query_maps(model, torch.randn(1, 3, 16, 24), (0.5, 0.5))[:2]
     path = draw_maps([ImageMaps("one", torch.rand(16, 24, 3), maps)] * 2, tmp_path / "maps.png")
     assert path.stat().st_size > 5_000
+
+
+def test_places_beyond_the_image_are_cut(monkeypatch, tmp_path):
+    """A map of 2 x 3 places over an image that covers all rows, and two places and a half of the columns."""
+    mixed = torch.tensor([[1.0, 2, 3], [4, 5, 6]])[None, None]
+    found = QueryMap("stages.0.blocks.0.mixer", "inline", (1, 2), (2, 3), mixed, None, mixed[:, :, 0, :0], None, (1.0, 1.2))
+    figures = []
+    monkeypatch.setattr(map_plots, "save", lambda figure, path: figures.append(figure))
+    map_plots.draw_global(torch.ones(20, 50, 3), [found], "a model", tmp_path / "a.png")
+    map_plots.draw_heads([found], "a model", tmp_path / "b.png")
+    for axis, (height, width) in zip([*figures[0].axes, *figures[1].axes], [(20, 50), (20, 50), (2, 2.5)], strict=True):
+        assert axis.images[-1].get_extent() == pytest.approx([0, 1.2 * width, height, 0])
+        assert (*axis.get_xlim(), *axis.get_ylim()) == pytest.approx((0, width, height, 0))
+        (x,), (y,) = axis.lines[0].get_data()
+        assert (x, y) == pytest.approx((0.9 * width, 0.75 * height))  # of the half of its place that is on the image

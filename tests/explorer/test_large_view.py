@@ -14,6 +14,7 @@ from inline_attention.explorer import large_view
 from inline_attention.explorer.answers import RunningAnswers
 from inline_attention.explorer.large_view import LargeView
 from inline_attention.explorer.model_cache import ModelCache
+from inline_attention.explorer.render import overlay
 from inline_attention.large.open_large_image import open_large_image
 
 from .server import running_server
@@ -73,3 +74,11 @@ def test_a_click_on_the_thumbnail_is_answered(path, browser, tmp_path):
         assert abs(float(page.locator("#large-across input[type=number]").input_value()) - 0.75) < 0.02
         assert abs(float(page.locator("#large-down input[type=number]").input_value()) - 0.25) < 0.02
         page.close()
+
+
+def test_places_beyond_the_image_are_cut():
+    """Three places over an image that has two and a half of them: red, grey from 40 to 80 % of the width, and blue."""
+    drawn = np.asarray(overlay(Image.new("L", (50, 20)), torch.tensor([[1.0, 0, -1]]), (0, 0), (1, 3), (1.0, 1.2))).astype(int)
+    for share, sign in ((0.38, 1), (0.42, 0), (0.78, 0), (0.82, -1), (0.99, -1)):
+        red, _, blue = drawn[-10, int(share * drawn.shape[1])]
+        assert np.sign(red - blue) == sign

@@ -82,6 +82,26 @@ def test_a_map_has_no_more_places_than_are_drawn(monkeypatch):
             torch.testing.assert_close(one.together[:, :, row, column], part.mean((2, 3)) * 24 * 32 / 35)
 
 
+@pytest.mark.parametrize("places", [256, 7])
+def test_a_map_ends_with_the_image(places, monkeypatch):
+    """Tokens of padding alone are left out; weights are those of the padded image, and the point is in the image's shares."""
+    monkeypatch.setattr(attention_maps, "MOST_PLACES", places)
+    model, image = made(depth=1), torch.randn(1, 3, 96, 128, dtype=torch.float64)
+    point = (POINT[0] * 96 / 70, POINT[1] * 128 / 100)
+    with watch_point(model, (96, 128), point, unpadded=(70, 100)) as found:
+        stream(model, image, tokens=30)
+    (whole,), (one,) = watched(model, image, 30).maps, found.maps
+    step = 1 if places == 256 else 5
+    rows, columns = (18, 25) if step == 1 else (4, 5)  # of 4 pixels a token
+    assert (one.grid, one.query, one.tokens) == ((rows, columns), whole.query, (24, 32))
+    assert one.span == pytest.approx((rows * step * 4 / 70, columns * step * 4 / 100))
+    each, all_ = one.together * rows * columns, whole.together * whole.grid[0] * whole.grid[1]  # in even shares
+    torch.testing.assert_close(each, all_[:, :, :rows, :columns])
+    with watch_point(model, (96, 128), (1.0, 1.0), unpadded=(64, 64)) as found:
+        stream(model, image, tokens=30)
+    assert found.layers[0].query == (15, 15)  # not the first token of the padding
+
+
 def test_what_is_masked_weighs_nothing():
     model, image = made(depth=2), torch.randn(1, 3, 96, 128, dtype=torch.float64)
     mask = torch.ones(96, 128, dtype=torch.bool)

@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from .attention import layer_label
-from .maps import QueryMap
+from .maps import QueryMap, centre_of
 from .plots import new_figure, save
 
 SIGNED = "RdBu_r"
@@ -171,10 +171,12 @@ def _draw_image(axis: Any, image: Tensor, query: tuple[int, int], grid: tuple[in
 def _draw_map(axis: Any, values: Tensor, found: QueryMap, scale: str, image: Tensor | None = None) -> None:
     """A map alone, with the aspect ratio of its grid or of the image."""
     largest = float(values.abs().max()) or 1.0
-    height, width = values.shape if image is None else image.shape[:2]
-    extent = (0, width, height, 0)
+    height, width = (side / span for side, span in zip(values.shape, found.span, strict=True))
+    if image is not None:
+        height, width = image.shape[:2]
+    extent = (0, width * found.span[1], height * found.span[0], 0)
     axis.imshow(values.cpu().numpy(), cmap=SIGNED, vmin=-largest, vmax=largest, extent=extent, interpolation="nearest")
-    _mark(axis, (found.query[0] + 0.5) * height / found.grid[0], (found.query[1] + 0.5) * width / found.grid[1])
+    _mark_query(axis, found, height, width)
     axis.set_xlabel(scale.format(largest), fontsize=8)
 
 
@@ -185,12 +187,19 @@ def _draw_overlay(axis: Any, image: Tensor, values: Tensor, found: QueryMap) -> 
     grey = (0.35 + 0.65 * image.mean(-1)).clamp(0, 1)
     axis.imshow(grey.cpu().numpy(), cmap="gray", vmin=0, vmax=1, extent=(0, width, height, 0))
     alpha = (values.abs() / largest).sqrt().mul(0.85).cpu().numpy()
+    extent = (0, width * found.span[1], height * found.span[0], 0)
     axis.imshow(
-        values.cpu().numpy(), cmap=SIGNED, vmin=-largest, vmax=largest, alpha=alpha, extent=(0, width, height, 0),
-        interpolation="nearest",
-    )  # fmt: skip
-    _mark(axis, (found.query[0] + 0.5) * height / found.grid[0], (found.query[1] + 0.5) * width / found.grid[1])
+        values.cpu().numpy(), cmap=SIGNED, vmin=-largest, vmax=largest, alpha=alpha, extent=extent, interpolation="nearest"
+    )
+    _mark_query(axis, found, height, width)
     axis.set_xlabel(f"±{largest:.3g} around the even share", fontsize=8)
+
+
+def _mark_query(axis: Any, found: QueryMap, height: float, width: float) -> None:
+    """A ring around the query, and the axes cut at the image, which the last places may reach beyond."""
+    axis.set(xlim=(0, width), ylim=(height, 0))
+    y, x = centre_of(found.query, found.grid, found.span)
+    _mark(axis, y * height, x * width)
 
 
 def _mark(axis: Any, y: float, x: float) -> None:

@@ -28,7 +28,10 @@ class QueryMap:
     prefix: Tensor
     """(B, heads, prefix tokens): the weights of class tokens and registers."""
     tokens: tuple[int, int] | None = None
-    """(H, W) of the layer's tokens, where the map has fewer places: each has the mean of its tokens, times tokens per place."""
+    """(H, W) of the layer's tokens, padding too, where the map has fewer places: each has the mean of its tokens, times tokens
+    per place."""
+    span: tuple[float, float] = (1.0, 1.0)
+    """Height and width of the map as shares of the image's: more than 1 where the last places reach beyond the image."""
 
     @property
     def size(self) -> str:
@@ -39,6 +42,14 @@ class QueryMap:
     def together(self) -> Tensor:
         """(B, heads, h, w): global plus local weights; global only where the keys have a smaller grid."""
         return self.mixed if self.local is None or self.local.shape != self.mixed.shape else self.mixed + self.local
+
+
+def centre_of(query: tuple[int, int], grid: tuple[int, int], span: tuple[float, float]) -> tuple[float, float]:
+    """The middle, (y, x) as shares of the image, of what a place of a map covers of it; see `QueryMap`."""
+    y, x = (
+        (at / side * share + min((at + 1) / side * share, 1.0)) / 2 for at, side, share in zip(query, grid, span, strict=True)
+    )
+    return y, x
 
 
 def query_map(layer: Attention, place: tuple[int, int]) -> QueryMap:

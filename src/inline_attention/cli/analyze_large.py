@@ -52,10 +52,11 @@ def point_maps(options: "AnalyzeMaps", point: tuple[float, float]) -> Iterator[t
             check_point_has_data(opened, point)
             reader = open_image(opened, channels=subject.data.channels, mean=mean, std=std)
             whole = padded(masked_reader(subject.model, reader, None), subject.multiple)
-            inside = point[0] * opened.height / whole.height, point[1] * opened.width / whole.width
             label = f"{printable(Path(str(options.image)).name)}: {subject.label}"
             with (
-                watch_point(subject.model, (whole.height, whole.width), inside) as watched,
+                watch_point(
+                    subject.model, (whole.height, whole.width), point, unpadded=(opened.height, opened.width)
+                ) as watched,
                 step_counter(label, Console(stderr=True), "band") as progress,
             ):
                 stream_maps(subject.model, whole, folder=options.folder, progress=progress)

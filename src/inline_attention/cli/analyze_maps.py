@@ -117,6 +117,7 @@ class AnalyzeMaps(Analysis):
 def _map_numbers(found: "QueryMap") -> dict[str, Any]:
     return {
         "layer": found.layer, "query": found.query, "grid": found.grid, "tokens": found.tokens or found.grid,
+        "span": found.span,
         "global": found.mixed[0].tolist(),
         "local": None if found.local is None else found.local[0].tolist(), "prefix": found.prefix[0].tolist(),
     }  # fmt: skip

@@ -78,7 +78,7 @@ class LargeView:
         one = found[min(max(layer, 1), len(found)) - 1]
         weights = one.mixed[0].mean(0) if head == 0 else one.mixed[0, min(head, one.mixed.shape[1]) - 1]
         only = replace(one, local=None)
-        drawn = overlay(self.small, weights * only.mixed[0, 0].numel() - 1, one.query, one.grid)
+        drawn = overlay(self.small, weights * only.mixed[0, 0].numel() - 1, one.query, one.grid, one.span)
         return drawn, f"{layer_label(one.layer)}, {one.size} tokens"
 
 

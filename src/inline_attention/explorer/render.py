@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ..analysis.locality import LayerLocality
 from ..analysis.map_plots import LARGEST_ASPECT, SIGNED
+from ..analysis.maps import centre_of
 from ..analysis.plots import COLOURS, MARKERS, figure_of_rays
 from ..analysis.rays import Ray
 from ..lite.decode import open_pillow
@@ -40,8 +41,17 @@ def draw_map(found: Inspection, part: Part, head: int) -> Image.Image:
     return overlay(found.image, None if weights is None else weights - int(part != "local"), found.map.query, found.map.grid)
 
 
-def overlay(image: Image.Image, weights: Tensor | None, query: tuple[int, int], grid: tuple[int, int]) -> Image.Image:
-    """The image in grey, with weights (h, w) over it, red above zero and blue below, and a ring around the query."""
+def overlay(
+    image: Image.Image,
+    weights: Tensor | None,
+    query: tuple[int, int],
+    grid: tuple[int, int],
+    span: tuple[float, float] = (1.0, 1.0),
+) -> Image.Image:
+    """The image in grey, with weights (h, w) over it, red above zero and blue below, and a ring around the query.
+
+    What reaches beyond the image, see `QueryMap.span`, is not drawn.
+    """
     width, height = image.size
     scale = SIDE / max(min(width, height), max(width, height) / LARGEST_ASPECT)
     size = (max(round(width * scale), SIDE), max(round(height * scale), SIDE))
@@ -52,9 +62,10 @@ def overlay(image: Image.Image, weights: Tensor | None, query: tuple[int, int], 
         largest = float(weights.abs().max()) or 1.0
         coloured = colormaps[SIGNED]((weights / largest / 2 + 0.5).cpu().numpy())[..., :3]
         strength = (weights.abs() / largest).sqrt().mul(0.85 * 255).byte().cpu().numpy()
-        over = Image.fromarray((coloured * 255).astype(np.uint8)).resize(size, Image.Resampling.NEAREST)
-        base.paste(over, mask=Image.fromarray(strength).resize(size, Image.Resampling.NEAREST))
-    y, x = ((at + 0.5) * side / cells for at, side, cells in zip(query, size[::-1], grid, strict=True))
+        box = (0, 0, weights.shape[1] / span[1], weights.shape[0] / span[0])
+        over = Image.fromarray((coloured * 255).astype(np.uint8)).resize(size, Image.Resampling.NEAREST, box)
+        base.paste(over, mask=Image.fromarray(strength).resize(size, Image.Resampling.NEAREST, box))
+    y, x = (share * side for share, side in zip(centre_of(query, grid, span), size[::-1], strict=True))
     draw = ImageDraw.Draw(base)
     for radius, colour, line in ((9, "white", 5), (8, "black", 2)):
         draw.ellipse((x - radius, y - radius, x + radius, y + radius), outline=colour, width=line)

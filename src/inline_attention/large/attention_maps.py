@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import product
+from math import ceil
 from typing import Any
 
 import torch
@@ -46,7 +47,9 @@ class Watched:
 
 
 @contextmanager
-def watch_point(model: Backbone, size: tuple[int, int], point: tuple[float, float]) -> Iterator[Watched]:
+def watch_point(
+    model: Backbone, size: tuple[int, int], point: tuple[float, float], *, unpadded: tuple[int, int] | None = None
+) -> Iterator[Watched]:
     """Record the maps of one query while an image goes through `stream` within the context.
 
         with watch_point(model, (image.height, image.width), (0.5, 0.5)) as watched:
@@ -56,16 +59,20 @@ def watch_point(model: Backbone, size: tuple[int, int], point: tuple[float, floa
     Args:
         model: as for `stream`.
         size: height and width of the image.
-        point: (y, x) of the query as shares of them.
+        point: (y, x) of the query as shares of them, or of `unpadded`.
+        unpadded: height and width of the image without padding to the right and below. Maps end with it; what a token of the
+            padding weighs counts in the even share all the same.
     """
+    inner = unpadded or size
     watched = Watched()
     stages = zip(stages_of(model), grids_of(model, size), ways_through(model, "attention maps", size), strict=True)
     with ExitStack() as stack:
         for number, (stage, grid, ways) in enumerate(stages):
-            row, column = (min(int(share * side), side - 1) for share, side in zip(point, grid, strict=True))
+            covered = inner[0] * grid[0] / size[0], inner[1] * grid[1] / size[1]
+            row, column = (min(int(share * side), ceil(side) - 1) for share, side in zip(point, covered, strict=True))
             for index, (block, way) in enumerate(zip(blocks_of(stage), ways, strict=True)):
                 name, mixer = f"stages.{number}.blocks.{index}.mixer", block.mixer
-                layer = WatchedLayer(name, mixer, (grid[0], grid[1]), (row, column))
+                layer = WatchedLayer(name, mixer, (grid[0], grid[1]), (row, column), covered)
                 if not mixer.is_weighted_sum or way == "windows" or mixer.reduction is not None:
                     watched.left_out.append(name)
                     continue
@@ -106,6 +113,8 @@ class WatchedLayer:
     grid: tuple[int, int]
     query: tuple[int, int]
     """(row, column)."""
+    covered: tuple[float, float]
+    """How many tokens the image without padding covers, down and across."""
     mixed: Tensor | None = None
     """(heads, rows, columns)."""
     local: Tensor | None = None
@@ -123,8 +132,13 @@ class WatchedLayer:
 
     @property
     def places(self) -> tuple[int, int]:
-        """Rows and columns of the map."""
+        """Rows and columns of the map of all tokens."""
         return -(-self.grid[0] // self.step), -(-self.grid[1] // self.step)
+
+    @property
+    def shown(self) -> tuple[int, int]:
+        """Rows and columns of the map without those that are padding alone."""
+        return ceil(self.covered[0] / self.step), ceil(self.covered[1] / self.step)
 
     def finished(self) -> QueryMap:
         """The map."""
@@ -134,8 +148,9 @@ class WatchedLayer:
         prefix = self.mixed.new_zeros(len(self.mixed), 0) if self.prefix is None else self.prefix
         mixed, local = (None if part is None else self._means(part)[None] for part in (self.mixed, self.local))
         assert mixed is not None
-        tokens = None if self.places == self.grid else self.grid
-        return QueryMap(self.name, kind, (row, column), self.places, mixed, local, prefix[None], tokens)
+        tokens = None if self.shown == self.grid else self.grid
+        span = self.shown[0] * self.step / self.covered[0], self.shown[1] * self.step / self.covered[1]
+        return QueryMap(self.name, kind, (row, column), self.shown, mixed, local, prefix[None], tokens, span)
 
     def take_row(self, mixer: nn.Module, given: tuple[Any, ...], options: dict[str, Any]) -> None:
         """Before a layer sees a whole map: the query's row of weights."""
@@ -190,12 +205,13 @@ class WatchedLayer:
         return weights.new_zeros(len(weights), *self.places).index_add_(1, rows, across)
 
     def _means(self, sums: Tensor) -> Tensor:
-        """The mean over the tokens of each place, times how many tokens there are for a place, so that all sum to the same."""
+        """The mean over the tokens of each place that is shown, times how many tokens there are for a place."""
         sizes = [torch.full((count,), self.step, device=sums.device) for count in self.places]
         for size, count, side in zip(sizes, self.places, self.grid, strict=True):
             size[-1] = side - self.step * (count - 1)
         tokens = sizes[0][:, None] * sizes[1]
-        return sums / tokens * (self.grid[0] * self.grid[1] / (self.places[0] * self.places[1]))
+        rows, columns = self.shown
+        return (sums / tokens)[:, :rows, :columns] * (self.grid[0] * self.grid[1] / (rows * columns))
 
     def _local_places(self, parts: Sequence[LocalPart], x_mean: Tensor, heads: int) -> Tensor:
         """The same of the local parts: the taps of their kernels, around the query."""
