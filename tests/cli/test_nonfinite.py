@@ -70,12 +70,15 @@ def test_pixels_name_the_image_and_can_be_skipped(trained, trained_small, tmp_pa
     pixels = np.linspace(0, 1, 32 * 32, dtype=np.float32).reshape(32, 32)
     pixels[3, 4] = np.nan
     Image.fromarray(pixels).save(bad)
-    said = "it has pixels that are not finite (NaN or infinity) (--skip-bad goes on)"
-    for more in ([], ["--stream"]):
+    said = "it has pixels that are not finite (NaN or infinity)"
+    for more, what in (
+        ([], said),
+        (["--stream"], "the image has pixels that are not finite (NaN or infinity) in rows 0 to 31"),
+    ):
         words = ["predict", bad, good, "--model", trained_small, "--json", *more]
         line = refused(capsys, *words)
         assert line.startswith(f"inline: {bad}")
-        assert line.endswith(said)
+        assert line.endswith(f"{what} (--skip-bad goes on)")
         code, out, err = run(capsys, *map(str, words), "--skip-bad")
         assert (code, [json.loads(line)["image"] for line in out.splitlines()]) == (0, [str(good)])
         assert str(bad) in err

@@ -43,7 +43,7 @@ class Maps(nn.Module):
             nn.Conv2d(sides[number], sides[number + 1], 5, 2 if number else 4, 2) for number in range(len(self.channels))
         )
 
-    def forward(self, pixels):
+    def forward(self, pixels, mask=None):
         maps = []
         for step in self.steps:
             pixels = step(pixels).tanh()

@@ -17,7 +17,7 @@ from inline_attention.cli.main import main
 from inline_attention.data.config import DataConfig
 from inline_attention.evidence import parallel_trials, run_trial
 from inline_attention.evidence.budget import _representative, choose_scale, estimate_seconds, parse_budget
-from inline_attention.evidence.claims import CLAIMS, INLINE, LINEAR, SCALED, Check, Claim, Side
+from inline_attention.evidence.claims import ALL_CLAIMS, CLAIMS, INLINE, LINEAR, SCALED, Check, Claim, Side
 from inline_attention.evidence.parallel_trials import gpu_of, run_parallel, run_sequential
 from inline_attention.evidence.results import read_results
 from inline_attention.evidence.run_trial import StoppedError
@@ -37,6 +37,7 @@ def small(monkeypatch):
     """A scale of seconds, and one claim."""
     monkeypatch.setitem(SCALES, "glance", TINY)
     monkeypatch.setitem(CLAIMS, "mixers", CLAIM)
+    monkeypatch.setitem(ALL_CLAIMS, "mixers", CLAIM)
 
 
 def plan(seeds=1, claim=CLAIM):
@@ -162,7 +163,7 @@ def test_analysing_and_timing(tmp_path, monkeypatch):
     monkeypatch.setattr(run_trial, "TIMING_SECONDS", 0.01)
     monkeypatch.setattr(run_trial, "ANALYZED_IMAGES", 4)
     monkeypatch.setattr(run_trial, "MASKING_IMAGES", 8)
-    claim = replace(CLAIM, name="attention")
+    claim = replace(CLAIM, name="attention", analyzed=True)
     found = plan(1, claim)
     run(found.trainings, tmp_path)
     analyses = run(found.analyses, tmp_path)
@@ -181,7 +182,7 @@ def test_analysing_and_timing(tmp_path, monkeypatch):
 
 def test_a_model_that_is_still_to_be_analysed_must_have_its_weights(tmp_path):
     """A record from another machine comes without weights."""
-    found = plan(1, replace(CLAIM, name="attention"))
+    found = plan(1, replace(CLAIM, name="attention", analyzed=True))
     first, second = found.trainings
     kept = Record("train", {}, 0, "done", {"top1": 50.0}, 1.0, first.key, "recipe", "code", {})
     kept.write(tmp_path)

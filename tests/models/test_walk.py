@@ -35,4 +35,4 @@ def test_one_forward_pass_runs_few_files():
     images = torch.randn(1, 3, 224, 224)
     found = files_run(lambda: model(images))
     assert {"models/backbone.py", "layers/mixer.py", "layers/inline.py", "ops/folded.py"} <= found
-    assert len(found) <= 15, sorted(found)
+    assert len(found) <= 18, sorted(found)
