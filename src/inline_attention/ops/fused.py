@@ -7,7 +7,6 @@ Shapes: k (B, heads, N, d), v (B, heads, N, e), x (B, heads, M, d), matrix (B, h
 """
 
 import os
-from functools import cache
 from importlib.util import find_spec
 from typing import Any
 
@@ -16,19 +15,15 @@ from torch import Tensor
 
 SWITCH = "INLINE_TRITON"
 HEAD_SIZES = range(16, 129)
+INSTALLED = find_spec("triton") is not None
 TYPES = (torch.float32, torch.float16, torch.bfloat16)
-
-
-@cache
-def _installed() -> bool:
-    return find_spec("triton") is not None
 
 
 def uses_triton(*tensors: Tensor) -> bool:
     """Whether sums and maps of these head-split tensors go through the kernels."""
     if not all(t.is_cuda and t.dtype in TYPES and t.shape[3] in HEAD_SIZES for t in tensors):
         return False
-    return _installed() and os.environ.get(SWITCH) != "0" and not torch.compiler.is_exporting()
+    return INSTALLED and os.environ.get(SWITCH) != "0" and not torch.compiler.is_exporting()
 
 
 @torch.library.custom_op("inline_attention::token_sums", mutates_args=())
